@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import Config, write_rows
-from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, seeded_rooms
-from rollyard.resources_servers.grl_sokoban.task_rows import RowSelection
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import RowSelection, labelled, seeded_rooms
 
 AGENT = "agent"
 REPEATS = 16

@@ -100,15 +100,17 @@ def _statistics(values: Iterable[dict[str, float]]) -> dict[str, float]:
 
 
 def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
-    """Return pass@k, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374), and the mean over the first k.
-
-    A rollout passes if the environment's `success` is true or, if no row has it, if its reward is 1. Rollouts without
-    the field are left out. There are no rates if rewards other than 0 and 1 occur without a `success`.
+    """Return pass@k, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374), and the mean over the first k. A
+    rollout passes if the environment's `success` is true or, if no row has it, if its reward is 1. Rollouts without the
+    field are left out. There are no rates if rewards other than 0 and 1 occur without a `success`.
     """
     rows = [row for task in tasks for row in task]
     field = "success" if any(isinstance(row.get("success"), bool) for row in rows) else "reward"
-    values = [[value for row in _in_order(task) if (value := _measured(row.get(field))) is not None] for task in tasks]
-    passed = [task for task in values if task]
+    passed: list[list[float]] = []
+    for task in tasks:
+        found = [row.get(field) for row in sorted(task, key=lambda row: _integer(row.get(ROLLOUT_INDEX)))]
+        if values := [value for value in found if isinstance(value, int | float) and not math.isnan(value)]:
+            passed.append(values)
     if not passed or any(value not in (0, 1) for task in passed for value in task):
         return {}
     rates: dict[str, float] = {}
@@ -124,14 +126,6 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
         rates[f"pass@{k}/accuracy"] = 100.0 * math.fsum(1.0 - none_of_k[at] for at, _ in reach) / len(reach)
         rates[f"pass@1[avg-of-{k}]/accuracy"] = 100.0 * math.fsum(shares) / len(shares)
     return rates
-
-
-def _measured(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not math.isnan(value) else None
-
-
-def _in_order(task: Sequence[Json]) -> list[Json]:
-    return sorted(task, key=lambda row: _integer(row.get(ROLLOUT_INDEX)))
 
 
 def _integer(value: object) -> int:

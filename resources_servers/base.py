@@ -19,7 +19,7 @@ format.
 
 from __future__ import annotations
 
-import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +57,15 @@ __all__ = [
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`.
-
-    Raises OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
+    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`. Raises
+    OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
     """
     check_environment(environment)
+    file = getattr(sys.modules.get(environment.__module__), "__file__", None)
     members = {
         "environment": environment,
-        "folder": _folder_of(environment),
+        "folder": Path(file).parent if file else None,
         "Settings": settings_of(environment),
         "__doc__": environment.__doc__,
     }
     return type(f"{environment.__name__}Server", (ResourcesServer,), members)
-
-
-def _folder_of(environment: type) -> Path | None:
-    """Return the folder of the module that defines the environment; None if the module has no file."""
-    try:
-        return Path(inspect.getfile(environment)).parent
-    except (TypeError, OSError):
-        return None

@@ -15,7 +15,7 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-import annotated_types
+import annotated_types as marks
 import orjson
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
@@ -97,15 +97,8 @@ Integer = Annotated[int, BeforeValidator(only_number)]
 # Moves the constraints of a union to its members: `Annotated[int | None, Field(ge=1)]` bounds the integer.
 
 _KEYS = frozenset({"gt", "ge", "lt", "le", "multiple_of", "allow_inf_nan", "min_length", "max_length", "pattern"})
-_NUMBER_MARKS = (
-    annotated_types.Gt,
-    annotated_types.Ge,
-    annotated_types.Lt,
-    annotated_types.Le,
-    annotated_types.MultipleOf,
-    annotated_types.Interval,
-)
-_SIZE_MARKS = (annotated_types.MinLen, annotated_types.MaxLen, annotated_types.Len)
+_NUMBER_MARKS = (marks.Gt, marks.Ge, marks.Lt, marks.Le, marks.MultipleOf, marks.Interval)
+_SIZE_MARKS = (marks.MinLen, marks.MaxLen, marks.Len)
 _COMPARABLE = (int, float, Decimal, date, datetime, time, timedelta)
 _SIZED = (str, bytes, list, dict, tuple, set, frozenset)
 
@@ -114,9 +107,10 @@ def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
     """Return the union with each constraint moved to the members to which it applies. The rest stays on the union."""
     numbers, sizes, rest = _sorted(metadata)
     # A constraint that applies to no member stays where the author has put it.
-    for marks, fits in ((numbers, _is_number), (sizes, _is_sized)):
-        rest += [] if any(map(fits, members)) else marks
-    made = [_with(member, numbers if _is_number(member) else sizes if _is_sized(member) else []) for member in members]
+    for found, fits in ((numbers, _is_number), (sizes, _is_sized)):
+        rest += [] if any(map(fits, members)) else found
+    marked = [(each, numbers if _is_number(each) else sizes if _is_sized(each) else []) for each in members]
+    made = [Annotated[(member, *found)] if found else member for member, found in marked]
     union = reduce(or_, made)
     return Annotated[(union, *rest)] if rest else union
 
@@ -144,10 +138,6 @@ def _sorted(metadata: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     return numbers, sizes, rest
 
 
-def _with(member: Any, marks: Sequence[Any]) -> Any:
-    return Annotated[(member, *marks)] if marks else member
-
-
 def _plain(member: Any) -> Any:
     return get_args(member)[0] if get_origin(member) is Annotated else member
 
@@ -166,7 +156,6 @@ _TRUTH = "True or False"
 
 
 def seed_items(found: Any) -> list[Json]:
-    """Return the items that `seed` returned. Raises TypeError unless they are a list of items or None."""
     if found and not (isinstance(found, list) and all(isinstance(item, dict) for item in found)):
         expected = 'a list of items, such as [{"role": "user", "content": "..."}]'
         raise TypeError(f"seed returned {found!r:.100}; expected {expected}")
@@ -174,7 +163,6 @@ def seed_items(found: Any) -> list[Json]:
 
 
 def reset_result(found: Any) -> tuple[str, Json]:
-    """Return the result of `reset`. Raises TypeError unless it consists of an observation and a dictionary."""
     if not (isinstance(found, tuple) and len(found) == 2 and _is_observation(found[0]) and isinstance(found[1], dict)):
         expected = "(observation, info), such as ('an observation', {})"
         raise TypeError(f"reset returned {found!r:.100}; expected {expected}")
@@ -182,10 +170,8 @@ def reset_result(found: Any) -> tuple[str, Json]:
 
 
 def turn_result(found: Any) -> Turn:
-    """Return the result of `turn`.
-
-    Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a Verdict, raises Failure
-    malformed_answer if the reward is not a number.
+    """Return the result of `turn`. Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a
+    Verdict, raises Failure malformed_answer if the reward is not a number.
     """
     if not isinstance(found, Turn):
         raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
@@ -205,7 +191,6 @@ def turn_result(found: Any) -> Turn:
 
 
 def tool_result(found: Any) -> Any:
-    """Return a tool's result, converted if it is a ToolResult. Raises TypeError if its `done` is not a boolean."""
     if not isinstance(found, ToolResult):
         return found
     if not isinstance(found.done, bool):
@@ -214,11 +199,9 @@ def tool_result(found: Any) -> Any:
 
 
 def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool = False) -> Json:
-    """Return the verdict as JSON, without the standard fields that the environment did not set.
-
-    `declared`: the `declaration` of the environment's verdict fields, which the row then contains.
-
-    Raises TypeError if it is not a Verdict or contains a field that the rollout already has.
+    """Return the verdict as JSON, without the standard fields that the environment did not set. `declared`: the
+    `declaration` of the environment's verdict fields, which the row then contains. Raises TypeError if it is not a
+    Verdict or contains a field that the rollout already has.
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
@@ -238,7 +221,6 @@ def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool =
 
 
 def _tidied(verdict: Json) -> Json:
-    """Write sums of decimal fractions as such, so that equal rewards are equal numbers."""
     verdict["reward"] = tidy(verdict["reward"])
     if components := verdict.get("reward_components"):
         verdict["reward_components"] = {name: tidy(value) for name, value in components.items()}
@@ -257,9 +239,8 @@ def _shown(name: str, value: Any) -> str:
 
 
 def encoded(fields: Mapping[str, Any], source: str) -> bytes:
-    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded.
-
-    `source` is the start of the error message, such as `verify returned a Verdict`.
+    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded. `source` is the
+    start of the error message, such as `verify returned a Verdict`.
     """
     try:
         return orjson.dumps(fields)
@@ -307,9 +288,8 @@ async def bad_task_as_failure(work: Awaitable[T]) -> T:
 
 
 async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:
-    """Await the verdict.
-
-    Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's reward is invalid.
+    """Await the verdict. Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's
+    reward is invalid.
     """
     try:
         return await bad_task_as_failure(work)

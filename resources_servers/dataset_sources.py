@@ -37,20 +37,12 @@ from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.strict_json import load_exact
 from rollyard.records.terminal import plain
 from rollyard.records.types import Json
-from rollyard.services.datasets.splits import (
-    ALL,
-    CARD,
-    READABLE,
-    AmbiguousFiles,
-    SplitSelection,
-    check_file,
-    select_files,
-    stem_of,
-)
+from rollyard.services.datasets import splits
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 """JSON files in hub datasets and in `save_to_disk` folders that contain metadata instead of rows."""
-ANY = SplitSelection()
+ANY = splits.SplitSelection()
+EXTENSIONS = ", ".join((*splits.READABLE, *DELIMITED))
 
 
 @dataclass(frozen=True)
@@ -76,20 +68,18 @@ def _print_line(line: str) -> None:
 
 @contextlib.contextmanager
 def rows_from(
-    locations: DataLocations, selection: SplitSelection = ANY, report: Callable[[str], None] = _print_line
+    locations: DataLocations, selection: splits.SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """Read the rows from the first usable location.
-
-    If there is none, raises OperatorError or RunError with a reason for each location.
+    """Read the rows from the first usable location. If there is none, raises OperatorError or RunError with a reason
+    for each location.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
-def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
-    """Read the rows from a file, or those of one split and subset from a folder.
-
-    Raises OperatorError if no rows can be read or if several files match equally well.
+def read_rows(path: Path, selection: splits.SplitSelection = ANY) -> Iterator[Json]:
+    """Read the rows from a file, or those of one split and subset from a folder. Raises OperatorError if no rows can be
+    read or if several files match equally well.
     """
     try:
         files = _from_local(path, selection)
@@ -100,7 +90,6 @@ def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write the rows as JSON Lines and return their number. If the iterator raises an error, an existing file is kept.
-
     Raises OperatorError if there are no rows.
     """
     count = 0
@@ -118,8 +107,6 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
 
 
 class PrepareParser(ScriptParser):
-    """The options that the `prepare.py` scripts of datasets have in common."""
-
     def __init__(self, description: str | None, *, forms: Sequence[str], system: str, split: str | None = None) -> None:
         """`forms`: the prompt formats, the default first. `split`: the default split; None if rows select theirs."""
         super().__init__(description=description)
@@ -130,11 +117,11 @@ class PrepareParser(ScriptParser):
         add("--hub", help="dataset on the Hugging Face hub with the same fields, instead of the original")
         add("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
         add("--limit", type=positive, help="maximum number of rows to write (default: all)")
-        add("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
+        add("--subset", "--config", help=f"subset to read if the dataset has several; or {splits.ALL}")
         add("--form", choices=tuple(forms), default=forms[0], help=f"prompt format (default {forms[0]})")
         add("--system-prompt", default=system, help="system prompt for --form chat; may be empty")
         if split is not None:
-            add("--split", help=f"split to read, or {ALL} (default {split})")
+            add("--split", help=f"split to read, or {splits.ALL} (default {split})")
         self._shots: Mapping[str, int] = {}
 
     def add_shots(self, defaults: Mapping[str, int], *, sampled: bool) -> None:
@@ -166,12 +153,11 @@ def prepare(
     subset: str | None = None,
 ) -> None:
     """Write the row that `make` builds from each source row and its number. If `make` returns None, the row is skipped.
-
     `split`, `subset`: those to read if the options name none. Raises OperatorError if a source is missing or has
     unexpected rows, RunError if a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
-    wanted = SplitSelection(getattr(options, "split", None), options.subset, split, subset)
+    wanted = splits.SplitSelection(getattr(options, "split", None), options.subset, split, subset)
     source = None if options.offline else Hub(options.hub or hub)
     with rows_from(DataLocations(options.local, options.s3, source), wanted) as rows:
         made = (row for row in _made(rows, make) if row is not None)
@@ -190,8 +176,6 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
 
 
 class RawRows:
-    """The rows of several files, in order."""
-
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self.file: Path | None = None
@@ -206,9 +190,8 @@ class RawRows:
 
 
 def _objects(file: Path) -> Iterator[Json]:
-    """Yield the rows of a file.
-
-    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
+    """Yield the rows of a file. As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or
+    JSON Lines.
     """
     if _has_lines(file):
         yield from (line.value for line in exact_objects(file))
@@ -226,7 +209,7 @@ def _objects(file: Path) -> Iterator[Json]:
 
 def _has_lines(file: Path) -> bool:
     """Return whether to read the file line by line: it is not a .json file, or its first line is a complete row."""
-    suffix = file.name.removeprefix(stem_of(file.name))
+    suffix = file.name.removeprefix(splits.stem_of(file.name))
     if suffix.startswith(".jsonl") or not suffix.startswith(".json"):
         return True
     first = next(iter_jsonl(with_offsets(lines_of(file)), hand_over), None)
@@ -234,9 +217,8 @@ def _has_lines(file: Path) -> bool:
 
 
 def _fetched(
-    locations: DataLocations, selection: SplitSelection, folder: Path, report: Callable[[str], None]
+    locations: DataLocations, selection: splits.SplitSelection, folder: Path, report: Callable[[str], None]
 ) -> list[Path]:
-    """Return the files that contain the rows, after downloading them to `folder` if necessary."""
     sources: list[tuple[str, Callable[[Path], list[Path]]]] = []
     if locations.local is not None:
         local = locations.local
@@ -252,7 +234,7 @@ def _fetched(
             target = folder / str(number)
             target.mkdir()
             return fetch(target)
-        except AmbiguousFiles:
+        except splits.AmbiguousFiles:
             raise  # the rows exist here, so another location must not replace them
         except Exception as error:  # libraries raise their own errors; report the reason and try the next location
             reasons.append(f"{name}: {error}")
@@ -265,28 +247,28 @@ def _fetched(
     )
 
 
-def _from_local(path: Path, selection: SplitSelection) -> list[Path]:
+def _from_local(path: Path, selection: splits.SplitSelection) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
             raise FileNotFoundError("no such file or folder")
-        check_file(str(path), selection)
+        splits.check_file(str(path), selection)
         return [path]
     # `_with_rows` skips hidden folders, in which downloaders keep metadata.
     found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
     if not found:
-        raise OperatorError(f"{path} contains no file with one of the extensions {', '.join((*READABLE, *DELIMITED))}")
+        raise OperatorError(f"{path} contains no file with one of the extensions {EXTENSIONS}")
     if STATE in (file.name for file in path.iterdir()):
         return [path / name for name in found]
-    card = path / CARD
+    card = path / splits.CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    return [path / name for name in select_files(str(path), found, text, selection)]
+    return [path / name for name in splits.select_files(str(path), found, text, selection)]
 
 
-def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path]:
+def _from_s3(address: str, selection: splits.SplitSelection, folder: Path) -> list[Path]:
     bucket, key = s3.split(address)
     client = s3.client("reading S3")
     if not key.endswith("/"):
-        check_file(key, selection)
+        splits.check_file(key, selection)
         names = [key.rpartition("/")[2]]
         key = key.removesuffix(names[0])
     else:
@@ -294,19 +276,18 @@ def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path
         objects = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
         found = _with_rows(objects)
         if not found:
-            raise FileNotFoundError(
-                f"no object with this prefix has one of the extensions {', '.join((*READABLE, *DELIMITED))}"
-            )
-        card = s3.read_text(address + CARD) if CARD in objects else ""
+            reason = f"no object with this prefix has one of the extensions {EXTENSIONS}"
+            raise FileNotFoundError(reason)
+        card = s3.read_text(address + splits.CARD) if splits.CARD in objects else ""
         # A folder that save_to_disk wrote is one split, whatever the names of its files.
-        names = found if STATE in objects else select_files(address, found, card, selection)
+        names = found if STATE in objects else splits.select_files(address, found, card, selection)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         client.download_file(bucket, key + name, str(folder / name))
     return [folder / name for name in names]
 
 
-def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
+def _from_hub(hub: Hub, selection: splits.SplitSelection, folder: Path) -> list[Path]:
     library = load("huggingface_hub", "hub", "reading the hub")
     info = library.HfApi().dataset_info(hub.repo, revision=hub.revision)
     files = [file.rfilename for file in info.siblings or ()]
@@ -316,11 +297,10 @@ def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
 
     found = _with_rows(files)
     if not found:
-        raise FileNotFoundError(
-            f"revision {hub.revision} has no file with one of the extensions {', '.join((*READABLE, *DELIMITED))}"
-        )
-    card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in files else ""
-    return [download(name) for name in select_files(hub.repo, found, card, selection)]
+        reason = f"revision {hub.revision} has no file with one of the extensions {EXTENSIONS}"
+        raise FileNotFoundError(reason)
+    card = download(splits.CARD).read_text(encoding="utf-8", errors="replace") if splits.CARD in files else ""
+    return [download(name) for name in splits.select_files(hub.repo, found, card, selection)]
 
 
 def _with_rows(names: Iterable[str]) -> list[str]:
@@ -334,4 +314,6 @@ def _with_rows(names: Iterable[str]) -> list[str]:
         and not sidecar_contents(name, known.__contains__)
     ]
     # Next to rows in another format, a CSV file is usually something else, such as statistics.
-    return [name for name in found if name.endswith(READABLE)] or [name for name in found if name.endswith(DELIMITED)]
+    return [name for name in found if name.endswith(splits.READABLE)] or [
+        name for name in found if name.endswith(DELIMITED)
+    ]

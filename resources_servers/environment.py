@@ -39,10 +39,9 @@ from rollyard.services.server.settings import ServerSettings, settings_argument
 
 
 class BadTask(Exception):
-    """Raised by an Environment if the row is unusable. The rollout fails permanently and gets no reward.
-
-    If a tool or a turn raises it, the message is sent to the model instead: the row was valid when the session was
-    opened, and no action of the model can make it invalid.
+    """Raised by an Environment if the row is unusable. The rollout fails permanently and gets no reward. If a tool or a
+    turn raises it, the message is sent to the model instead: the row was valid when the session was opened, and no
+    action of the model can make it invalid.
     """
 
 
@@ -82,8 +81,6 @@ S = TypeVar("S", bound=EnvironmentSettings)
 
 @dataclass(frozen=True)
 class Turn:
-    """Result of a turn-based step: Gymnasium's five values."""
-
     observation: str
     """What the model reads next."""
     reward: float = 0.0
@@ -98,10 +95,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """A tool's result that also states whether the episode is over.
-
-    In the response, an object gets the additional key `done`. A list of content parts, such as images, gets an
-    additional part if the episode is over. Anything else, such as a string, becomes `{"output": ..., "done": ...}`.
+    """A tool's result that also states whether the episode is over. In the response, an object gets the additional key
+    `done`. A list of content parts, such as images, gets an additional part if the episode is over. Anything else, such
+    as a string, becomes `{"output": ..., "done": ...}`.
     """
 
     output: Any
@@ -109,17 +105,13 @@ class ToolResult:
 
     @property
     def json(self) -> Json | list[Json]:
-        """The result as it is sent to the agent."""
         if isinstance(self.output, Mapping):
             return {**self.output, "done": self.done}
-        if isinstance(self.output, list) and self.output and all(map(_is_part, self.output)):
+        parts = self.output if isinstance(self.output, list) else []
+        if parts and all(isinstance(part, dict) and str(part.get("type")).startswith("input_") for part in parts):
             done_part = {"type": "input_text", "text": '{"done": true}'}
             return [*self.output, done_part] if self.done else self.output
         return {"output": self.output, "done": self.done}
-
-
-def _is_part(item: object) -> bool:
-    return isinstance(item, dict) and str(item.get("type")).startswith("input_")
 
 
 @dataclass(frozen=True)
@@ -135,9 +127,8 @@ class Verification:
 
     @cached_property
     def response(self) -> Json:
-        """The episode as an OpenAI Response; its `output` contains every turn in order.
-
-        Raises Failure bad_request if the request contains no finished Response, because nothing else is ever scored.
+        """The episode as an OpenAI Response; its `output` contains every turn in order. Raises Failure bad_request if
+        the request contains no finished Response, because nothing else is ever scored.
         """
         response: Json = self.row.get("response")  # type: ignore[assignment]
         check_graded(response)
@@ -161,7 +152,6 @@ class Environment(Generic[S]):
         self.settings = settings
 
     async def verify(self, response: Verification) -> Verdict:
-        """Score the finished episode."""
         raise NotImplementedError(f"{type(self).__name__} must define verify")
 
     # --- optional -----------------------------------------------------------------------------------------------
@@ -181,10 +171,9 @@ class Environment(Generic[S]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
-        """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`.
-
-        The lifespan is entered before the server becomes ready and exited when the server stops. `ng_run` also enters
-        and exits it to check a config. To prevent the server from starting, raise OperatorError with a message that
+        """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`. The
+        lifespan is entered before the server becomes ready and exited when the server stops. `ng_run` also enters and
+        exits it to check a config. To prevent the server from starting, raise OperatorError with a message that
         explains what to do.
         """
         yield None
@@ -242,9 +231,8 @@ def check_environment(environment: Any) -> None:
         raise OperatorError(f"{environment.__name__}.verdict_fields has {len(fields)} fields; at most {MAX_FIELDS}")
     for name in ("verify", "seed", "reset", "turn", "close"):
         if inspect.isasyncgenfunction(getattr(environment, name)):
-            raise OperatorError(
-                f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
-            )
+            reason = f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
+            raise OperatorError(reason)
 
 
 def is_stateless(environment: type[Environment[Any]], *, has_tools: bool) -> bool | None:
@@ -272,7 +260,6 @@ class Models:
 
     async def respond(self, server: str, request: Json, *, timeout_s: float = RESPOND_S) -> Json:
         """Send an OpenAI Responses create request to the model server `server` and return the Response object.
-
         `timeout_s` limits the whole call, including the model server's retries. If the call fails, raises Failure with
         the server's name. Do not catch it: the rollout is then recorded as failed and gets no reward.
         """

@@ -21,18 +21,8 @@ from rollyard.records.rewards import with_verdict
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
-from rollyard.resources_servers import evaluator_wire
+from rollyard.resources_servers import checks, evaluator_wire
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.resources_servers.checks import (
-    bad_task_as_failure,
-    checked_verdict,
-    encoded,
-    reset_result,
-    seed_items,
-    storable,
-    turn_result,
-    verdict_json,
-)
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -43,7 +33,7 @@ from rollyard.resources_servers.environment import (
     bind,
     is_stateless,
 )
-from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
+from rollyard.resources_servers.evaluator_wire import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import (
     EpisodeTools,
@@ -68,10 +58,8 @@ LEAVE_S = 10.0
 
 
 class Lifespan:
-    """Runs one lifespan in its own task.
-
-    A server may be started in one task and stopped in another, but task groups, timeouts and anyio's cancel scopes
-    must be exited in the task that entered them.
+    """Runs one lifespan in its own task. A server may be started in one task and stopped in another, but task groups,
+    timeouts and anyio's cancel scopes must be exited in the task that entered them.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -83,9 +71,8 @@ class Lifespan:
         self._shared: Any = None
 
     async def enter(self) -> Any:
-        """Enter the lifespan and return the value that it yields.
-
-        A RollyardError from the lifespan is raised unchanged, any other exception as RunError.
+        """Enter the lifespan and return the value that it yields. A RollyardError from the lifespan is raised
+        unchanged, any other exception as RunError.
         """
         try:
             return await self._enter()
@@ -112,10 +99,9 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and exit the lifespan. Raises the same errors as `enter`.
-
-        The check also passes if entering takes longer than CHECK_S, because the real start has its own deadline, or if
-        entering fails because the run's other servers are not up yet.
+        """Enter and exit the lifespan. Raises the same errors as `enter`. The check also passes if entering takes
+        longer than CHECK_S, because the real start has its own deadline, or if entering fails because the run's other
+        servers are not up yet.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -181,16 +167,12 @@ class ResourcesServer(Server):
         tools = tools_of(environment).items()
         self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
         self._schemas = [each.schema() for each in self._tools.values()]
-        prompts = (
-            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
-            environment.user_template if settings.user_template is None else settings.user_template,
-        )
-        self._additions = Additions(*prompts, self._schemas)
-        self._sessions: Sessions = Sessions(
-            context.keys.secret,
-            idle_s=settings.session_idle_s,
-            verified_idle_s=settings.verified_idle_s,
-            limit=settings.max_sessions,
+        system = environment.system_prompt if settings.system_prompt is None else settings.system_prompt
+        template = environment.user_template if settings.user_template is None else settings.user_template
+        self._additions = Additions(system, template, self._schemas)
+        idle_s, limit = settings.session_idle_s, settings.max_sessions
+        self._sessions = Sessions(
+            context.keys.secret, idle_s=idle_s, verified_idle_s=settings.verified_idle_s, limit=limit
         )
         has_tools = bool(self._tools) or issubclass(environment, EpisodeTools)
         self._stateless = is_stateless(environment, has_tools=has_tools)
@@ -230,7 +212,6 @@ class ResourcesServer(Server):
         self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
-        """Close all episodes, then exit the lifespan."""
         for task in self._watchers:
             task.cancel()
         await self._sessions.close_all()
@@ -252,18 +233,18 @@ class ResourcesServer(Server):
         """
         row, added = self._task(call.json(), with_tools=True)
         if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
-            return RawResponse(encoded(added, "the dataset contains a row"))
+            return RawResponse(checks.encoded(added, "the dataset contains a row"))
         session = self._open_session(call, row)
         observation = await self._set_up(session)
         if isinstance(session.episode, EpisodeTools):
             added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {**added, "observation": observation} if observation else added
-        body = encoded(answer, "seed returned items")
+        body = checks.encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _set_up(self, session: OpenEpisode) -> list[Json]:
         async def seed() -> list[Json]:
-            return seed_items(await bad_task_as_failure(session.episode.seed()))
+            return checks.seed_items(await checks.bad_task_as_failure(session.episode.seed()))
 
         return await self._sessions.set_up(session, seed)
 
@@ -273,12 +254,12 @@ class ResourcesServer(Server):
         session = self._open_session(call, row, turn_based=True)
 
         async def set_up() -> tuple[str, Json]:
-            await bad_task_as_failure(session.episode.seed())
-            return reset_result(await bad_task_as_failure(session.episode.reset()))
+            await checks.bad_task_as_failure(session.episode.seed())
+            return checks.reset_result(await checks.bad_task_as_failure(session.episode.reset()))
 
         observation, info = await self._sessions.set_up(session, set_up)
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
-        body = encoded(answer, "reset returned a result")
+        body = checks.encoded(answer, "reset returned a result")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
@@ -316,13 +297,13 @@ class ResourcesServer(Server):
         async with self._sessions.turn(session):
             try:
                 with as_invalid_tool_call("the message"):
-                    turn = turn_result(await session.episode.turn(text))
+                    turn = checks.turn_result(await session.episode.turn(text))
             except InvalidToolCall as error:
                 turn = Turn(str(error), 0.0, False, False, {})
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
         if (turn.terminated or turn.truncated) and not session.named:
             await self._sessions.close(session.id)
-        return encoded(vars(turn), "turn returned a Turn")
+        return checks.encoded(vars(turn), "turn returned a Turn")
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode) -> bytes:
         """Call the tool and return its result or, if the call is invalid, an error message for the model."""
@@ -338,7 +319,7 @@ class ResourcesServer(Server):
             async with self._sessions.turn(session):
                 return await used.call(session.episode, arguments)
         except InvalidToolCall as error:
-            return orjson.dumps({"error": storable(str(error))})
+            return orjson.dumps({"error": checks.storable(str(error))})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
         """Return the verdict on the session's episode together with all fields of the row and the request.
@@ -363,23 +344,22 @@ class ResourcesServer(Server):
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            found = await checked_verdict(session.episode.verify(verification))
-            verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
+            found = await checks.checked_verdict(session.episode.verify(verification))
+            verdict = checks.verdict_json(found, self._declared, turn_based=session.turn_based)
         if not ends:
             played = {**session.row, **verification.row}
-            body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
+            body = checks.encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
             answer = self._with_cookie(call, session, body)
             await self._end_verified(session, verification)
             return answer
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
-        body = encoded(verdict, "verify returned a Verdict")
+        body = checks.encoded(verdict, "verify returned a Verdict")
         await self._sessions.close(session.id)
         return body
 
     async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
         """Return the verdict on the row in the request, with all fields of the request. `lost`: why it has no session.
-
         NeMo Evaluator's native mode leaves out `expected_answer`: fields that the request lacks are those of the row of
         the served dataset with the same prompt. Raises Failure if the row is not enough for a verdict.
         """
@@ -391,7 +371,7 @@ class ResourcesServer(Server):
             row = {**self._dataset.row_with_prompt(row.get("responses_create_params")), **row}
         verdict = await self._verdict_on(call, row, request)
         found = {**with_verdict(request.row, request.row, verdict), **self._declared}
-        return encoded(found, "verify returned a Verdict")
+        return checks.encoded(found, "verify returned a Verdict")
 
     async def _verify_text(self, call: RawRequest, body: Json) -> bytes:
         """Return the verdict on a text in NeMo Evaluator's format."""
@@ -400,9 +380,9 @@ class ResourcesServer(Server):
         dataset = self._dataset
         index = None if dataset is None else evaluator_wire.index_of(body, dataset.name)
         row = evaluator_wire.row_in(body) if dataset is None or index is None else dataset.row(index)
-        request = Verification(encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
+        request = Verification(checks.encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
         verdict = evaluator_wire.text_verdict(await self._verdict_on(call, row, request))
-        return encoded(verdict, "verify returned a Verdict")
+        return checks.encoded(verdict, "verify returned a Verdict")
 
     async def _verdict_on(self, call: RawRequest, row: Json, request: Verification) -> Json:
         """Return the verdict on a row in a session that lasts for this request."""
@@ -410,14 +390,13 @@ class ResourcesServer(Server):
         try:
             await self._set_up(session)
             async with self._sessions.turn(session):
-                return verdict_json(await checked_verdict(session.episode.verify(request)))
+                return checks.verdict_json(await checks.checked_verdict(session.episode.verify(request)))
         finally:
             await self._sessions.close(session.id)
 
     async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
-        """End the session of a client that has received a verdict, or shorten its idle limit.
-
-        It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
+        """End the session of a client that has received a verdict, or shorten its idle limit. It ends at once if the
+        request alone would be enough for another verdict, because nothing can be played in it.
         """
         if self._stateless and session.row.keys() <= request.row.keys():
             await self._sessions.close(session.id)
@@ -428,10 +407,8 @@ class ResourcesServer(Server):
         name = self._environment.__name__
         why = f"the verdict of {name} depends on what was played"
         if self._stateless is None:
-            why = (
-                f"{name} has tools, turns or a seed, so its verdict may depend on what was played (if it does not, set "
-                "`stateless = True` in the class)"
-            )
+            remedy = "if it does not, set `stateless = True` in the class"
+            why = f"{name} has tools, turns or a seed, so its verdict may depend on what was played ({remedy})"
         detail = f"{lost.problem.detail}; {why}: POST the row to /seed_session, and keep its cookie until /verify"
         return Failure(lost.kind, detail)
 
@@ -491,13 +468,8 @@ class ResourcesServer(Server):
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-_SYSTEM = ("system", "developer")
-
-
 @dataclass(frozen=True)
 class Additions:
-    """The prompts and tools of one server's environment; None or empty if it has none."""
-
     system_prompt: str | None
     user_template: str | None
     tools: Sequence[Json]
@@ -506,35 +478,25 @@ class Additions:
         """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        items: list[Json] = []
         added: Json = {}
-        if items := self._items(row, params):
+        if self.system_prompt and not params.get("instructions") and not _has_system_message(params.get("input")):
+            items.append({"role": "system", "content": self.system_prompt})
+        if self.user_template and params.get("input") is None:
+            try:
+                items.append({"role": "user", "content": fill(self.user_template, row)})
+            except ValueError as error:
+                raise BadTask(f"the user template {error}") from error
+        if items:
             added["input"] = items
         if with_tools and self.tools and params.get("tools") is None:
             added["tools"] = self.tools
         return added
 
-    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
-        items: list[Json] = []
-        if self.system_prompt and not _has_system_prompt(params):
-            items.append({"role": "system", "content": self.system_prompt})
-        if self.user_template and params.get("input") is None:
-            try:
-                text = fill(self.user_template, row)
-            except ValueError as error:
-                raise BadTask(f"the user template {error}") from error
-            items.append({"role": "user", "content": text})
-        return items
 
-
-def _has_system_prompt(params: Mapping[str, Any]) -> bool:
-    if params.get("instructions"):
-        return True
-    items = params.get("input")
-    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
-
-
-FAILED_CLOSES = "rollyard_failed_closes"
-TASKS = "rollyard_asyncio_tasks"
+def _has_system_message(given: object) -> bool:
+    items = given if isinstance(given, list) else []
+    return any(isinstance(item, dict) and item.get("role") in ("system", "developer") for item in items)
 
 
 class EpisodeMetrics:
@@ -544,18 +506,13 @@ class EpisodeMetrics:
         self._failed_closes = failed_closes
 
     def collect(self) -> Iterable[Metric]:
-        """Return the current metrics. Prometheus also calls this once, outside the event loop, to learn the names."""
-        yield CounterMetricFamily(
-            FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
-        )
-        yield GaugeMetricFamily(TASKS, "asyncio tasks of the process", value=_tasks())
-
-
-def _tasks() -> int:
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:  # no event loop is running
-        return 0
+        about = "Episodes whose close raised, hung or cancelled itself"
+        yield CounterMetricFamily("rollyard_failed_closes", about, value=self._failed_closes())
+        try:
+            tasks = len(asyncio.all_tasks())
+        except RuntimeError:  # Prometheus calls this once outside the event loop, to learn the names
+            tasks = 0
+        yield GaugeMetricFamily("rollyard_asyncio_tasks", "asyncio tasks of the process", value=tasks)
 
 
 class OrphanedSessions:

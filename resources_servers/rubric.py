@@ -48,14 +48,16 @@ class Rubric:
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
         """`success` is the part that must get the full score, or the lowest reward that counts as a success. If it is
-        None, the verdict has no `success`.
-
-        Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
+        None, the verdict has no `success`. Raises OperatorError for a weight that is not a finite number, and for a
+        `success` that is not a part's name.
         """
         if not parts:
             raise OperatorError("a Rubric needs at least one part: Rubric(correct=(1.0, check_answer))")
         for name, part in parts.items():
-            _check_part(name, part)
+            if not (isinstance(part, tuple) and len(part) == 2 and callable(part[1])):
+                raise OperatorError(f"the Rubric's part {name!r} is {part!r:.200}; expected (weight, function)")
+            if not _is_number(part[0]):
+                raise OperatorError(f"the Rubric's part {name!r} has the weight {part[0]!r}; expected a finite number")
         if isinstance(success, str) and success not in parts:
             hint = did_you_mean(success, parts)
             raise OperatorError(f"the Rubric's success is {success!r}, not one of its parts{hint} ({', '.join(parts)})")
@@ -66,9 +68,8 @@ class Rubric:
         self._success = success
 
     async def verdict(self, subject: Any, response: Verification, **fields: Any) -> Verdict:
-        """Score the response. The reward is the sum of the weighted scores. `fields` are added to the verdict.
-
-        The verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
+        """Score the response. The reward is the sum of the weighted scores. `fields` are added to the verdict. The
+        verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
         from 0 to 1), `success` if it was configured, and the fields of the parts' `Score`s. Raises Failure with the
         part's name if a part raises an exception or does not return a score.
         """
@@ -132,13 +133,6 @@ def _fields_of(scores: Mapping[str, Score]) -> Json:
             raise Failure(FailureKind.SERVER_ERROR, detail)
         fields |= score.fields
     return fields
-
-
-def _check_part(name: str, part: Any) -> None:
-    if not (isinstance(part, tuple) and len(part) == 2 and callable(part[1])):
-        raise OperatorError(f"the Rubric's part {name!r} is {part!r:.200}; expected (weight, function)")
-    if not _is_number(part[0]):
-        raise OperatorError(f"the Rubric's part {name!r} has the weight {part[0]!r}; expected a finite number")
 
 
 def _is_number(value: Any, *, allow_bool: bool = False) -> bool:

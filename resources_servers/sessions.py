@@ -91,7 +91,6 @@ class Sessions:
 
     @property
     def open_now(self) -> list[OpenEpisode]:
-        """The open sessions, oldest first."""
         return list(self._open.values())
 
     def open(
@@ -104,19 +103,14 @@ class Sessions:
         turn_based: bool = False,
     ) -> OpenEpisode:
         """Open a session for the episode that `make` creates from `row`. If the agent chose a `name`, it becomes the
-        session's id.
-
-        Raises Failure: overloaded if too many sessions are open, session_lost if the name was used before, bad_request
-        if the name is invalid.
+        session's id. Raises Failure: overloaded if too many sessions are open, session_lost if the name was used
+        before, bad_request if the name is invalid.
         """
         if name is not None:
             self._check_name(name)
         if len(self) >= self._limit:
-            detail = (
-                f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions). Raise it, or check "
-                "that agents close their sessions"
-            )
-            raise Failure(FailureKind.OVERLOADED, detail)
+            detail = f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions)"
+            raise Failure(FailureKind.OVERLOADED, f"{detail}. Raise it, or check that agents close their sessions")
         session_id = name or secrets.token_hex(16)
         session = OpenEpisode(
             session_id,
@@ -159,7 +153,6 @@ class Sessions:
         return f"{COOKIE}={session.id}.{session.signature.decode()}; Path=/; HttpOnly; SameSite=Lax".encode()
 
     def find(self, call: RawRequest) -> OpenEpisode:
-        """Return the open session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
         session = self._open.get(self._session_id(call))
         if session is None:
             raise _not_open()
@@ -195,9 +188,8 @@ class Sessions:
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: RawRequest) -> None:
-        """End the session that the call's cookie identifies.
-
-        Without a cookie, end the session with the id that the agent chose, even if it is not open yet.
+        """End the session that the call's cookie identifies. Without a cookie, end the session with the id that the
+        agent chose, even if it is not open yet.
         """
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in (call.header(b"cookie") or ""):
@@ -210,13 +202,11 @@ class Sessions:
                 self._tombstones.popitem(last=False)
 
     async def close_all(self) -> None:
-        """End all sessions within STOP_S seconds."""
         for session_id in list(self._open):
             self.end(session_id, wait_s=STOP_S / 5)
         await self._cleanup.settle(STOP_S)
 
     async def reap(self) -> None:
-        """End idle sessions. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(min(self._verified_idle_s / 4, 30.0))
             now = time.monotonic()
@@ -266,9 +256,8 @@ class SessionCleanup:
     def begin(
         self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
     ) -> asyncio.Task[None]:
-        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds.
-
-        The returned task never raises an exception.
+        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds. The
+        returned task never raises an exception.
         """
         task = asyncio.create_task(self._end(name, episode, turn, wait_s))
         self._running.add(task)
@@ -276,7 +265,6 @@ class SessionCleanup:
         return task
 
     async def settle(self, deadline_s: float) -> None:
-        """Wait until all cleanups are done; cancel those that exceed the deadline."""
         if not self._running:
             return
         _, left = await asyncio.wait(self._running, timeout=deadline_s)
@@ -286,7 +274,12 @@ class SessionCleanup:
             task.cancel()
 
     async def _end(self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float) -> None:
-        acquired = await _acquire(name, turn, wait_s)
+        acquired = False
+        try:
+            async with asyncio.timeout(wait_s):
+                acquired = await turn.acquire()
+        except TimeoutError:
+            log.warning("closing session %s although a call is still running after %g s", name, wait_s)
         try:
             async with self._slots:
                 self.failed += not await _close_episode(name, episode)
@@ -295,18 +288,7 @@ class SessionCleanup:
                 turn.release()
 
 
-async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
-    try:
-        async with asyncio.timeout(wait_s):
-            await turn.acquire()
-    except TimeoutError:
-        log.warning("closing session %s although a call is still running after %g s", name, wait_s)
-        return False
-    return True
-
-
 async def _close_episode(name: str, episode: Environment[Any]) -> bool:
-    """Return whether the episode closed. Failures are logged."""
 
     async def close() -> None:
         try:

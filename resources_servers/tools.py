@@ -35,12 +35,10 @@ class InvalidToolCall(ValueError):
 
 
 def tool(method: Method) -> Method:
-    """Mark an async method of an Environment as a tool that the model may call.
-
-    Its name, docstring and signature become the tool's name, description and schema. The return value is the tool's
-    output as JSON; a string is shown to the model as plain text. An object with `"done": true`, or a ToolResult, ends
-    the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
-    environment.
+    """Mark an async method of an Environment as a tool that the model may call. Its name, docstring and signature
+    become the tool's name, description and schema. The return value is the tool's output as JSON; a string is shown to
+    the model as plain text. An object with `"done": true`, or a ToolResult, ends the episode. InvalidToolCall becomes
+    an error message for the model; any other exception is a failure of the environment.
     """
     if isinstance(method, staticmethod | classmethod):
         raise TypeError(f"tool {method.__name__} must be a plain method, not a {type(method).__name__}")
@@ -73,9 +71,15 @@ class Tool:
         return {field.alias or name: getattr(parsed, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
-        """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call to {self.name}", sized=bool(arguments)):
-            return _as_json(tool_result(await self.method(owner, **arguments)))
+            result = tool_result(await self.method(owner, **arguments))
+            try:
+                return orjson.dumps(result)
+            except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
+                try:
+                    return json.dumps(result).encode()
+                except ValueError as error:  # the integer has more digits than Python converts to a string
+                    raise OverflowError(str(error)) from error
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -83,26 +87,18 @@ class Tool:
         parameters.pop("title", None)
         for field in parameters.get("properties", {}).values():
             field.pop("title", None)
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": self.description,
-            "parameters": parameters,
-            "strict": False,
-        }
+        about = {"type": "function", "name": self.name, "description": self.description}
+        return {**about, "parameters": parameters, "strict": False}
 
     def _explain(self, found: str) -> str:
-        expected = ", ".join(
-            f"{name}: {orjson.dumps(field).decode()}"
-            for name, field in self.schema()["parameters"]["properties"].items()
-        )
+        fields = self.schema()["parameters"]["properties"].items()
+        expected = ", ".join(f"{name}: {orjson.dumps(field).decode()}" for name, field in fields)
         return f"Invalid call to {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
 
 
 @contextlib.contextmanager
 def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     """Convert errors that only the model can have caused into InvalidToolCall, because they must not fail the rollout.
-
     These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
     determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are converted too.
     """
@@ -122,10 +118,9 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
-    """Return the tools of an Environment class by name, including inherited ones.
-
-    Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
-    and a parameter that a JSON object cannot contain, such as `*args`, or that a JSON schema cannot describe.
+    """Return the tools of an Environment class by name, including inherited ones. Raises TypeError for a synchronous
+    method, a method without `self`, a name that the wire format or Environment uses, and a parameter that a JSON object
+    cannot contain, such as `*args`, or that a JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -137,9 +132,8 @@ def tools_of(owner: type) -> dict[str, Tool]:
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
         if name.lower() in RESERVED_PATHS:
-            raise TypeError(
-                f"tool {owner.__name__}.{name} needs a different name: POST /{name} is part of the wire format"
-            )
+            reason = f"tool {owner.__name__}.{name} needs a different name: POST /{name} is part of the wire format"
+            raise TypeError(reason)
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs a different name: Environment defines {name}")
         try:
@@ -151,32 +145,18 @@ def tools_of(owner: type) -> dict[str, Tool]:
     return found
 
 
-def _as_json(result: Any) -> bytes:
-    try:
-        return orjson.dumps(result)
-    except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
-        try:
-            return json.dumps(result).encode()
-        except ValueError as error:  # the integer has more digits than Python converts to a string
-            raise OverflowError(str(error)) from error
-
-
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
-    """Build a pydantic model of the method's parameters, which rejects unknown arguments."""
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
     parameters = list(inspect.signature(method).parameters.values())
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
         raise TypeError(f"tool {name} has no `self`: its first parameter must be the episode")
     for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description
-            raise TypeError(
-                f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
-            )
+            reason = f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
+            raise TypeError(reason)
         hint, description = hints.get(parameter.name, Any), None
         default = ... if parameter.default is parameter.empty else parameter.default
         if isinstance(default, FieldInfo):  # `count: int = Field(3, ge=1)`
@@ -197,8 +177,8 @@ class EpisodeTools(Environment[S]):
         raise NotImplementedError(f"{type(self).__name__} must define episode_tools")
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
-        """Call a tool and return its result, like a `@tool` method. `name` and `arguments` are the model's words:
-        raise InvalidToolCall with a message for the model if there is no such tool or the arguments are wrong.
+        """Call a tool and return its result, like a `@tool` method. `name` and `arguments` are the model's words: raise
+        InvalidToolCall with a message for the model if there is no such tool or the arguments are wrong.
         """
         raise NotImplementedError(f"{type(self).__name__} must define call_episode_tool")
 

@@ -22,8 +22,8 @@ from examples.sokoban_policy.layouts import (
 )
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import Row, row, write
 from rollyard.resources_servers.grl_sokoban.solver import solve
-from rollyard.resources_servers.grl_sokoban.task_rows import Row, row, write
 
 
 def row_of(level_id: int, room: Room, most_moves: int) -> Row:

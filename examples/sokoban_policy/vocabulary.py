@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollyard.resources_servers.grl_sokoban.task_rows import PromptBuilder
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import PromptBuilder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

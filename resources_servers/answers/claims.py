@@ -11,21 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
+from rollyard.resources_servers.answers import latex, vocabulary
 from rollyard.resources_servers.answers.final_form import unfinished
-from rollyard.resources_servers.answers.latex import (
-    based,
-    brackets,
-    choice,
-    in_base_ten,
-    links,
-    normalized,
-    parts,
-    plain_spelling,
-    plain_words,
-    unquoted,
-    without_spaces,
-    words,
-)
 from rollyard.resources_servers.answers.problem_statement import (
     ProblemStatement,
     is_other_quantity,
@@ -35,19 +22,6 @@ from rollyard.resources_servers.answers.problem_statement import (
 )
 from rollyard.resources_servers.answers.quantity import quantity, unit_of
 from rollyard.resources_servers.answers.sets import same_vector, solved_set, with_usual_sets
-from rollyard.resources_servers.answers.vocabulary import (
-    CHANGING,
-    SCALES,
-    UNITS,
-    changes_numbers,
-    is_common,
-    is_unit,
-    other_unit,
-    spoken_number,
-    stems,
-    without_ordinal,
-    word_set,
-)
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _AND = re.compile(r"\\text\s*\{[^{}]*\band\b[^{}]*\}|\band\b")
@@ -57,7 +31,7 @@ _DOUBT = re.compile(r"\b(?:yes|no|true|false|or|but|maybe|perhaps|possibly|if|un
 _SUBJECT = r"(?:(?:it|this|[a-z]|the \w+) (?:is|are) )?(?:the )?"
 _NAMED = re.compile(rf"{_SUBJECT}(?:an? )?(?P<word>\w+)(?: (?P<noun>\w+))?")
 _LETTERED = re.compile(rf"{_SUBJECT}(?P<kind>[a-z]{{3,}}) (?P<letter>[a-z])")
-_KINDS = word_set(
+_KINDS = vocabulary.word_set(
     "function graph figure statement diagram table curve line plan option choice answer point set number integer"
     " triangle sequence series angle matrix"
 )
@@ -80,7 +54,7 @@ _LETTERS = re.compile(
     r"(?<![a-zA-Z\\])(?![ei](?![a-zA-Z]))[a-zA-Z]|\\(?:alpha|beta|theta|phi|lambda|mu|omega)(?![a-z])"
 )
 _ARITHMETIC = re.compile(r"(?:[\d.,+*/^(){}\s-]|\\(?:frac|cdot|times|div|sqrt)(?![a-z]))*\d(?:[\d.,+*/^(){}\s-])*")
-_SCALED = re.compile(rf"\\text\s*\{{\s*({'|'.join(SCALES)})s?\b")
+_SCALED = re.compile(rf"\\text\s*\{{\s*({'|'.join(vocabulary.SCALES)})s?\b")
 _SEMICOLON = re.compile(r"([\[(][^\[\](),;]+);([^\[\](),;]+[\])])")
 _EITHER = re.compile(r"(?<=[)\]]) *\\text *\{ *or *\} *(?=[(\[])")
 _POINT = re.compile(r"^[A-Z](?=\()")
@@ -92,8 +66,6 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Claim:
-    """The two formulas to compare, and the equalities that the answer states as intermediate steps."""
-
     gold: str
     answer: str
     steps: tuple[tuple[str, str], ...] = ()
@@ -107,20 +79,20 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     problem = read_problem(problem_text)
     gold, answer = with_usual_sets(gold), with_usual_sets(answer)
     answer = _in_asked_base(gold, answer, problem)
-    if (wanted := words(gold)) is not None:
+    if (wanted := latex.words(gold)) is not None:
         return Claim(gold, _word(wanted, answer))
     gold, answer = without_wrapping(gold), without_wrapping(answer)
     if _AND.search(gold) and not _OR.search(gold) and _OR.search(answer):
         raise Refused("the answer gives alternatives; expected all of the values")
     if quantity(gold := _with_unit(gold, problem)) is not None:
-        answer = _with_unit(without_ordinal(answer), problem)
+        answer = _with_unit(vocabulary.without_ordinal(answer), problem)
     gold, answer = same_vector(gold, answer, problem)
     gold, answer = _without_parameter(gold, answer)
     if bool(_ELLIPSIS.search(gold)) != bool(_ELLIPSIS.search(answer)):
         raise Refused("only one of the lists has an ellipsis")
-    if (number := spoken_number(_TEXT.sub(r"\1", answer).strip(" .!"))) is not None:
+    if (number := vocabulary.spoken_number(_TEXT.sub(r"\1", answer).strip(" .!"))) is not None:
         answer = str(number)
-    if (chosen := choice(answer)) is not None:
+    if (chosen := latex.choice(answer)) is not None:
         if chosen[1] and f"({chosen[0]})" in problem.text:
             answer = chosen[1]
         elif chosen[0] == gold:  # the letter of a point or an option
@@ -128,7 +100,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     answer = without_modulus(gold, answer, problem)
     if r"\cup" in gold:
         answer = _EITHER.sub(r"\\cup", answer)
-    if brackets(gold) in ("(", "[") and "," in gold:
+    if latex.brackets(gold) in ("(", "[") and "," in gold:
         answer = _SEMICOLON.sub(r"\1,\2", _POINT.sub("", answer))
     found = _as_list(gold, answer, problem) or _as_value(gold, answer, problem)
     if quantity(found.answer) is None and (scale := _SCALED.search(found.answer)) and scale[1] not in found.gold:
@@ -141,7 +113,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
 
 def _word(wanted: str, answer: str) -> str:
     r"""Return the word of `\text{Graph A}` or `\text{Yes, it is}`, or `answer` if its other words may matter."""
-    given = plain_words(answer).strip("().")
+    given = latex.plain_words(answer).strip("().")
     if given == wanted:
         return answer
     if wanted in _VERDICTS and (reason := given.removeprefix(wanted)) != given:
@@ -154,8 +126,8 @@ def _word(wanted: str, answer: str) -> str:
 
 def _in_asked_base(gold: str, answer: str, problem: ProblemStatement) -> str:
     """Drop the base of a number if the gold answer has none and the problem names the base."""
-    given = based(answer)
-    if given is None or based(gold) is not None or given[0].casefold() != unquoted(gold).casefold():
+    given = latex.based(answer)
+    if given is None or latex.based(gold) is not None or given[0].casefold() != latex.unquoted(gold).casefold():
         return answer
     asks = "hexadecimal" in problem.words if given[1] == 16 else "binary" in problem.words and given[1] == 2
     return gold if asks or re.search(rf"base.{{0,12}}\b{given[1]}\b", problem.text) else answer
@@ -165,7 +137,7 @@ def _with_unit(text: str, problem: ProblemStatement) -> str:
     r"""Write a letter after a number as a unit, `\text{ m}`, if the problem has that unit and no such variable."""
     text = _NUMBER_IN_TEXT.sub(r"\1", text)
     match = _BARE_UNIT.search(text)
-    if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
+    if match is None or match[1] in problem.variables or vocabulary.UNITS.get(match[1].casefold()) not in problem.units:
         return text
     return rf"{text[: match.start()]}\text{{ {match[1].casefold()}}}{match[2] or ''}"
 
@@ -194,13 +166,13 @@ def _in_requested_unit(found: Claim, problem: ProblemStatement) -> Claim:
             raise Refused("the answer is in degrees, but the problem does not mention an angle")
     unit = given.unit if given else unit_of(found.answer)
     of_gold = wanted.unit if wanted else unit_of(found.gold)
-    if unit and not of_gold and (other := other_unit(unit, problem.measured, problem.units)) is not None:
+    if unit and not of_gold and (other := vocabulary.other_unit(unit, problem.measured, problem.units)) is not None:
         raise Refused(f"the answer is in {unit}, but the problem asks for {other}")
     return found
 
 
 def _worded(gold: str, answer: str, problem: ProblemStatement) -> str:
-    if based(answer) is not None:
+    if latex.based(answer) is not None:
         return answer
     try:
         return without_words(gold, answer, problem)
@@ -210,7 +182,7 @@ def _worded(gold: str, answer: str, problem: ProblemStatement) -> str:
 
 def _named(text: str, problem: ProblemStatement) -> tuple[str, str] | None:
     r"""Split `x = 2` or `x \in \{2, 3\}` into its name and value. Return None for anything else."""
-    found = links(text)
+    found = latex.links(text)
     if len(found) != 2 or found[1][0] not in ("=", r"\in"):
         return None
     name, value = found[0][1], found[1][1]
@@ -222,15 +194,15 @@ def _as_list(gold: str, answer: str, problem: ProblemStatement) -> Claim | None:
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if wanted is given is None:
         return None
-    variables = {without_spaces(name).partition("_")[0] for name, _ in wanted or ()}
+    variables = {latex.without_spaces(name).partition("_")[0] for name, _ in wanted or ()}
     if wanted is not None and len(variables) == len(wanted) and _OR.search(answer):
         raise Refused("the answer gives alternatives; expected a value of each variable")
     if given is None:
         return _unnamed(wanted, answer, problem) if wanted is not None and len(variables) == len(wanted) else None
-    names = [without_spaces(name) for name, _ in given]
+    names = [latex.without_spaces(name) for name, _ in given]
     values = [_worded(gold, value, problem) for _, value in given]
     if wanted is not None and len(set(names)) == len(names):
-        order = [without_spaces(name) for name, _ in wanted]
+        order = [latex.without_spaces(name) for name, _ in wanted]
         if sorted(order) != sorted(names):
             return None
         by_name = dict(zip(names, values, strict=True))
@@ -243,7 +215,7 @@ def _as_list(gold: str, answer: str, problem: ProblemStatement) -> Claim | None:
         if not _SEVERAL.search(gold):
             raise Refused("more than one answer is given")
         return Claim(gold, ", ".join(value.removeprefix(r"\{").removesuffix(r"\}") for value in values))
-    if wanted is None and brackets(gold) == "(" and len(set(names)) == len(names):
+    if wanted is None and latex.brackets(gold) == "(" and len(set(names)) == len(names):
         by_name = dict(zip(names, values, strict=True))
         return Claim(gold, _tuple([by_name[name] for name in ordered_names(names, problem) if name in by_name]))
     if not _SEVERAL.search(gold):
@@ -253,13 +225,13 @@ def _as_list(gold: str, answer: str, problem: ProblemStatement) -> Claim | None:
 
 def _unnamed(wanted: list[tuple[str, str]], answer: str, problem: ProblemStatement) -> Claim | None:
     """Compare values without names in the usual order of the variables. A set has no order, so it is refused."""
-    kind = brackets(answer)
+    kind = latex.brackets(answer)
     if kind == "{":
         raise Refused("the answer does not say which value belongs to which variable")
-    values = parts(answer[1:-1] if kind else answer)
+    values = latex.parts(answer[1:-1] if kind else answer)
     if len(values) != len(wanted):
         return None
-    by_name = {without_spaces(name): value for name, value in wanted}
+    by_name = {latex.without_spaces(name): value for name, value in wanted}
     names = ordered_names(list(by_name), problem)
     return Claim(_tuple([by_name[name] for name in names]), _tuple(values))
 
@@ -269,12 +241,12 @@ def _tuple(values: list[str]) -> str:
 
 
 def _assignments(text: str, problem: ProblemStatement) -> list[tuple[str, str]] | None:
-    sides = [side for _, side in links(text)] if text.startswith("(") and "=" in text else []
-    if len(sides) == 2 and brackets(sides[0]) == brackets(sides[1]) == "(":  # (x, y) = (2, 3)
-        names, values = (parts(side[1:-1]) for side in sides)
+    sides = [side for _, side in latex.links(text)] if text.startswith("(") and "=" in text else []
+    if len(sides) == 2 and latex.brackets(sides[0]) == latex.brackets(sides[1]) == "(":  # (x, y) = (2, 3)
+        names, values = (latex.parts(side[1:-1]) for side in sides)
         return list(zip(names, values, strict=True)) if 1 < len(names) == len(values) else None
     text = re.sub(r"^\\\{(.*)\\\}$|^\((.*)\)$", lambda match: match[1] or match[2], text) if "=" in text else text
-    items = parts(text)
+    items = latex.parts(text)
     if len(items) < 2:
         return None
     found = [_named(item, problem) for item in items]
@@ -287,29 +259,31 @@ def _assignments(text: str, problem: ProblemStatement) -> list[tuple[str, str]] 
 
 
 def _as_value(gold: str, answer: str, problem: ProblemStatement) -> Claim:
-    of_gold, of_answer = links(gold), links(answer)
+    of_gold, of_answer = latex.links(gold), latex.links(answer)
     signs = {sign for sign, _ in of_answer[1:]}
-    if len(parts(gold)) == 1 and len(of_gold) == 2 and of_gold[1][0] in ("=", r"\in"):
+    if len(latex.parts(gold)) == 1 and len(of_gold) == 2 and of_gold[1][0] in ("=", r"\in"):
         return _as_named(gold, answer, problem)
     if len(of_gold) > 1:
         answer = _worded(gold, answer, problem)
         named = _named(answer, problem)
-        return Claim(gold, named[1] if named and links(answer)[1][0] == r"\in" else answer)
+        return Claim(gold, named[1] if named and latex.links(answer)[1][0] == r"\in" else answer)
     if signs & _ORDER:
         if not re.search(r",|\\infty|\\cup|\\[{]|\\mathbb", gold) or quantity(gold) is not None:
             raise Refused("the answer is a relation; expected a value")
-        solved = answer if plain_spelling(answer) in problem.formulas else solved_set(_worded(gold, answer, problem))
-        if brackets(solved) and not re.search(r"[\[(<>]|\\[lg]e(?![a-z])|\\mathbb", gold):
+        solved = (
+            answer if latex.plain_spelling(answer) in problem.formulas else solved_set(_worded(gold, answer, problem))
+        )
+        if latex.brackets(solved) and not re.search(r"[\[(<>]|\\[lg]e(?![a-z])|\\mathbb", gold):
             raise Refused("the answer is an interval; expected a list of values")
         return Claim(gold, solved)
-    if len(parts(answer)) > 1 and quantity(answer) is None and not _SEVERAL.search(gold):
-        numbers = [quantity(part) for part in parts(answer)]
+    if len(latex.parts(answer)) > 1 and quantity(answer) is None and not _SEVERAL.search(gold):
+        numbers = [quantity(part) for part in latex.parts(answer)]
         if any(number is None for number in numbers) or len({number.value for number in numbers if number}) > 1:
             raise Refused("more than one answer is given")
-        return Claim(gold, parts(answer)[0])  # a number in two spellings
-    if len(parts(answer)) > 1:
-        items = [_named(item, problem) for item in parts(answer)]
-        stripped = [one[1] if one else item for one, item in zip(items, parts(answer), strict=True)]
+        return Claim(gold, latex.parts(answer)[0])  # a number in two spellings
+    if len(latex.parts(answer)) > 1:
+        items = [_named(item, problem) for item in latex.parts(answer)]
+        stripped = [one[1] if one else item for one, item in zip(items, latex.parts(answer), strict=True)]
         if any(items) and not all(items) and items[0] is not None:
             answer = ", ".join(stripped)
         return Claim(gold, _worded(gold, answer, problem))
@@ -318,18 +292,18 @@ def _as_value(gold: str, answer: str, problem: ProblemStatement) -> Claim:
 
 def _as_named(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     """Compare with a gold answer such as `y = 2x + 3`, which may be given without its name or rearranged."""
-    name, value = (side for _, side in links(gold))
-    found = links(answer)
+    name, value = (side for _, side in latex.links(gold))
+    found = latex.links(answer)
     if is_name(name, ProblemStatement()) and len(found) <= 2:
-        names = [side for sign, side in found if without_spaces(side) == without_spaces(name)]
+        names = [side for sign, side in found if latex.without_spaces(side) == latex.without_spaces(name)]
         if len(found) == 1:
             return Claim(value, _worded(gold, answer, problem))
-        if names and found[1][0] in ("=", r"\in") and without_spaces(found[0][1]) == without_spaces(name):
+        if names and found[1][0] in ("=", r"\in") and latex.without_spaces(found[0][1]) == latex.without_spaces(name):
             return Claim(value, _worded(gold, found[1][1], problem))
-        if found[1][0] == "=" and _is_same_function(without_spaces(name), without_spaces(found[0][1])):
+        if found[1][0] == "=" and _is_same_function(latex.without_spaces(name), latex.without_spaces(found[0][1])):
             return Claim(value, _worded(gold, found[1][1], problem))
         if not _LETTERS.search(value) and found[1][0] == "=":
-            if without_spaces(found[1][1]) == without_spaces(name):
+            if latex.without_spaces(found[1][1]) == latex.without_spaces(name):
                 return Claim(value, _worded(gold, found[0][1], problem))
             raise Refused(f"the answer does not define {name}")
     if "'" in answer and "'" not in gold:
@@ -344,7 +318,7 @@ def _is_same_function(one: str, other: str) -> bool:
 
 def _chain(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     r"""Parse `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Its value is the last exact side."""
-    found = links(answer)
+    found = latex.links(answer)
     if len(found) == 1:
         value = _worded(gold, answer, problem)
         if (
@@ -387,7 +361,7 @@ def _chain(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     return Claim(
         gold,
         value,
-        tuple(pairwise(map(in_base_ten, exact))),
+        tuple(pairwise(map(latex.in_base_ten, exact))),
         tuple((exact[-1], side) for side in nearly) if exact else (),
     )
 
@@ -442,13 +416,13 @@ _EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnorm
 
 def without_wrapping(text: str) -> str:
     """Remove introductory words such as `The answer is`. For a set in set-builder notation, return its condition."""
-    text = _CONCLUSION.sub("", _END_MARK.sub("", normalized(text)))
+    text = _CONCLUSION.sub("", _END_MARK.sub("", latex.normalized(text)))
     if emphasized := _EMPHASIS.fullmatch(text):
-        text = normalized(emphasized[1])
+        text = latex.normalized(emphasized[1])
     text = _LABELLED.sub(r"\1", text)
     text = _UNIT_IN_BRACKETS.sub(r" \\text{\1}", text)
     announced = _ANNOUNCED.match(text)
-    if announced and not changes_numbers(announced["before"]):
+    if announced and not vocabulary.changes_numbers(announced["before"]):
         text = text[announced.end() :]
         if announced.group().count("{") > announced.group().count("}"):
             text = re.sub(r"\s*\}", "", text, count=1)
@@ -468,14 +442,14 @@ def is_name(text: str, problem: ProblemStatement) -> bool:
     text = text.strip()
     if len(text) > _MAX_LENGTH:
         return False
-    bare = plain_spelling(text)
+    bare = latex.plain_spelling(text)
     if not bare or is_requested(text, problem):
         return bool(bare)
     if (names := _TUPLE.fullmatch(text)) is not None:
-        return _in_order(without_spaces(names[1]).split(","), problem)
+        return _in_order(latex.without_spaces(names[1]).split(","), problem)
     if _SUM.fullmatch(bare) or (_PRODUCT.fullmatch(text) and len(set(bare)) == len(bare)):
         return ("sum" if "+" in bare else "product") in problem.words and set(bare) - {"+"} <= _letters(problem)
-    if _NAME.fullmatch(text) is None or changes_numbers(text):
+    if _NAME.fullmatch(text) is None or vocabulary.changes_numbers(text):
         return False
     if _PLAIN_WORDS.fullmatch(text) and 1 < len(text) < 4 and not text.isupper():
         return False
@@ -523,7 +497,7 @@ _NEGATIVE = re.compile(
 
 
 _BEFORE_NUMBER = re.compile(r"\s*(?:[\d$.(-]|\\(?:frac|sqrt|pi))")
-_LEADING = word_set(
+_LEADING = vocabulary.word_set(
     """
     the a an is are so it its he she they there has have will be total of value final result answer exactly just only
     precisely and or
@@ -537,11 +511,8 @@ class UnknownWord(ValueError):
 
 def without_words(gold: str, answer: str, problem: ProblemStatement) -> str:
     r"""Return `answer` without harmless words. Units, `and` and `or` are kept. Raises UnknownWord for any other word.
-
-    `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18`
-    do not.
-
-    Units of measure, common nouns and words from the problem are harmless. Any other word makes the answer wrong.
+    `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18` do not. Units of measure, common nouns
+    and words from the problem are harmless. Any other word makes the answer wrong.
     """
     answer = _NEGATIVE.sub("-", answer)
     known = frozenset(word.casefold() for word in _WORD.findall(gold))
@@ -564,7 +535,7 @@ def without_words(gold: str, answer: str, problem: ProblemStatement) -> str:
             raise UnknownWord(match[0].strip())
         return left
 
-    return normalized(_CHUNK.sub(kept, answer))
+    return latex.normalized(_CHUNK.sub(kept, answer))
 
 
 def _leading(text: str, known: frozenset[str], problem: ProblemStatement) -> str | None:
@@ -572,7 +543,9 @@ def _leading(text: str, known: frozenset[str], problem: ProblemStatement) -> str
     word: str
     for word in _WORD.findall(text):
         lower = word.casefold()
-        if not (lower in _LEADING or lower in known or is_unit(word) or (lower in _ROUNDED and problem.rounds)):
+        if not (
+            lower in _LEADING or lower in known or vocabulary.is_unit(word) or (lower in _ROUNDED and problem.rounds)
+        ):
             return word
     return None
 
@@ -590,11 +563,11 @@ def _is_word(run: str, problem: ProblemStatement) -> bool:
     word = run.casefold()
     return (
         word in _JOINING
-        or word in CHANGING
+        or word in vocabulary.CHANGING
         or word in problem.words
-        or word in SCALES
-        or is_unit(word)
-        or is_common(word)
+        or word in vocabulary.SCALES
+        or vocabulary.is_unit(word)
+        or vocabulary.is_common(word)
     )
 
 
@@ -606,9 +579,11 @@ def _kept(text: str, known: frozenset[str], problem: ProblemStatement) -> str:
     lone = text.strip()
     if words == [lone] and len(lone) == 1 and lone.casefold() in known:
         return lone
-    if (lone == "L" and not {"L", "l"} & problem.variables) or (len(lone) > 1 and lone.isupper() and is_unit(lone)):
+    if (lone == "L" and not {"L", "l"} & problem.variables) or (
+        len(lone) > 1 and lone.isupper() and vocabulary.is_unit(lone)
+    ):
         return rf"\text{{ {lone.casefold()}}}"
-    is_symbol = len(lone) == 1 and not is_unit(lone)
+    is_symbol = len(lone) == 1 and not vocabulary.is_unit(lone)
     if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or is_symbol):
         return lone  # \text{i}, \mathrm{AB}
     for position, word in enumerate(words):
@@ -626,12 +601,14 @@ def _kept(text: str, known: frozenset[str], problem: ProblemStatement) -> str:
 
 def _is_plain(words: list[str]) -> bool:
     """Return whether every word is a unit of measure or a factor such as `thousand`."""
-    return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in words)
+    return all(
+        vocabulary.is_unit(word) or word.casefold() in vocabulary.SCALES or word.casefold() == "per" for word in words
+    )
 
 
 def _without(text: str) -> str:
     words = _WORD.findall(text)
-    return _WORD.sub(lambda match: match[0] if is_unit(match[0]) or _is_plain(words) else "", text)
+    return _WORD.sub(lambda match: match[0] if vocabulary.is_unit(match[0]) or _is_plain(words) else "", text)
 
 
 def _measured(words: list[str], problem: ProblemStatement) -> list[str]:
@@ -639,9 +616,9 @@ def _measured(words: list[str], problem: ProblemStatement) -> list[str]:
     taken: list[str] = []
     for word in words:
         lower = word.casefold()
-        if stems(word) & problem.counted and lower in CHANGING:
+        if vocabulary.stems(word) & problem.counted and lower in vocabulary.CHANGING:
             break
-        if not (is_unit(word) or lower.removesuffix("s") in SCALES):
+        if not (vocabulary.is_unit(word) or lower.removesuffix("s") in vocabulary.SCALES):
             break
         taken.append(word)
     return taken if taken and taken[0].casefold() not in ("per", "each", "every", "a", "an") else []
@@ -652,14 +629,14 @@ def _is_allowed(word: str, words: list[str], position: int, known: frozenset[str
         return True
     if word in _POWERS:
         beside = words[max(position - 1, 0) : position + 2]
-        return any(is_unit(other) and other.casefold() not in _POWERS for other in beside)
+        return any(vocabulary.is_unit(other) and other.casefold() not in _POWERS for other in beside)
     if word in _ROUNDED:
         return problem.rounds
-    forms = stems(word)
-    if forms & {stem for counted in problem.counted for stem in stems(counted)}:
+    forms = vocabulary.stems(word)
+    if forms & {stem for counted in problem.counted for stem in vocabulary.stems(counted)}:
         return "than" not in words
-    if word.removesuffix("s") in SCALES:
-        return all(other.casefold().removesuffix("s") in SCALES for other in words[:position])
-    if is_unit(word) or is_common(word):
+    if word.removesuffix("s") in vocabulary.SCALES:
+        return all(other.casefold().removesuffix("s") in vocabulary.SCALES for other in words[:position])
+    if vocabulary.is_unit(word) or vocabulary.is_common(word):
         return True
-    return not forms & CHANGING and any(forms & stems(other) for other in problem.words)
+    return not forms & vocabulary.CHANGING and any(forms & vocabulary.stems(other) for other in problem.words)

@@ -10,20 +10,9 @@ import re
 from fractions import Fraction
 
 from rollyard.records.types import Record
+from rollyard.resources_servers.answers import latex
 from rollyard.resources_servers.answers.claims import Claim, Refused, claim
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
-from rollyard.resources_servers.answers.latex import (
-    based,
-    bracket_error,
-    brackets,
-    choice,
-    half_open,
-    normalized,
-    plain_words,
-    unquoted,
-    without_spaces,
-    words,
-)
 from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
 from rollyard.resources_servers.answers.sets import with_usual_sets
 
@@ -52,13 +41,13 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
         return Comparison(equal=False, reason=reason)
     if answer == gold and answer.isalnum():
         return Comparison(equal=True, reason="the same text")
-    if not without_spaces(answer):
+    if not latex.without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")
-    if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):
+    if latex.without_spaces(gold) == latex.without_spaces(answer) or latex.unquoted(gold) == latex.unquoted(answer):
         return Comparison(equal=True, reason="the same text")
-    if _LETTERS.fullmatch(gold) and _letters(gold.casefold()) == _letters(words(answer) or ""):
+    if _LETTERS.fullmatch(gold) and _letters(gold.casefold()) == _letters(latex.words(answer) or ""):
         return Comparison(equal=True, reason="the same letters")
-    if choice(answer) is None and (error := bracket_error(with_usual_sets(answer))) is not None:
+    if latex.choice(answer) is None and (error := latex.bracket_error(with_usual_sets(answer))) is not None:
         return Comparison(equal=False, reason=error)
     if (error := why_too_costly(gold, answer)) is not None:
         return Comparison(equal=False, reason=error)
@@ -75,7 +64,7 @@ def compared(found: Claim) -> Comparison | None:
     gold, answer = found.gold, found.answer
     if contradicts(found):
         return Comparison(equal=False, reason="the answer equates different numbers")
-    if without_spaces(gold) == without_spaces(answer):
+    if latex.without_spaces(gold) == latex.without_spaces(answer):
         return Comparison(equal=True, reason="the same text")
     return (
         _same_base(gold, answer)
@@ -92,7 +81,7 @@ def contradicts(found: Claim) -> bool | None:
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
         if first is None or second is None:
-            open_steps = open_steps or without_spaces(one) != without_spaces(other)
+            open_steps = open_steps or latex.without_spaces(one) != latex.without_spaces(other)
         elif (one, other) in found.nearly:
             if not is_near(float(first.value), second):
                 return True
@@ -111,7 +100,7 @@ def is_near(exact: float, decimal: Quantity) -> bool:
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
     """Compare numbers with an explicit base. Digits and base must both match: the problem asks for a specific base."""
-    wanted, given = based(gold), based(answer)
+    wanted, given = latex.based(gold), latex.based(answer)
     if wanted == given:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
     if wanted is None and given is not None and given[1] == 10:
@@ -122,7 +111,7 @@ def _same_base(gold: str, answer: str) -> Comparison | None:
 
 def _same_time(gold: str, answer: str) -> Comparison | None:
     """Compare times of day. At least one must contain `a.m.` or `p.m.`, because `4:30` alone may be a ratio."""
-    wanted, given = _CLOCK.fullmatch(without_spaces(gold)), _CLOCK.fullmatch(without_spaces(answer))
+    wanted, given = _CLOCK.fullmatch(latex.without_spaces(gold)), _CLOCK.fullmatch(latex.without_spaces(answer))
     if not wanted or not given or not (wanted[3] or given[3]):
         return None
     halves = {half.lower() for half in (wanted[3], given[3]) if half}
@@ -144,14 +133,16 @@ _LETTERS = re.compile(r"[A-Z](?:\s*,\s*[A-Z])+")
 
 
 def _same_words(gold: str, answer: str) -> Comparison | None:
-    wanted = words(gold)
+    wanted = latex.words(gold)
     if wanted is None:
         return None
-    given = words(_ARTICLE.sub(r"\1", answer)) or unquoted(answer).strip("().").casefold()
-    if len(wanted) == 1 and (chosen := choice(answer)) is not None:
+    given = latex.words(_ARTICLE.sub(r"\1", answer)) or latex.unquoted(answer).strip("().").casefold()
+    if len(wanted) == 1 and (chosen := latex.choice(answer)) is not None:
         given = chosen[0].casefold()
     letters = _letters(wanted)
-    equal = wanted == given or (letters is not None and letters in (_letters(given), _letters(plain_words(answer))))
+    equal = wanted == given or (
+        letters is not None and letters in (_letters(given), _letters(latex.plain_words(answer)))
+    )
     return Comparison(equal=equal, reason="the same words" if equal else "different words")
 
 
@@ -201,20 +192,28 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
     """Reject another kind of answer: a set for a pair, a half-open interval for an open one, several values for one."""
-    kinds = brackets(gold), brackets(answer)
+    kinds = latex.brackets(gold), latex.brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")
     # At infinity, both kinds of brackets mean the same.
-    if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
+    if (
+        all(kinds)
+        and latex.half_open(gold) != latex.half_open(answer)
+        and "\\infty" not in latex.normalized(gold + answer)
+    ):
         return Comparison(equal=False, reason="different brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):
         return Comparison(equal=False, reason="the answer is a pair or an interval; expected one value")
     if kinds[0] and not kinds[1] and "\\pm" in answer and "\\pm" not in gold:
         return Comparison(equal=False, reason="the answer gives two values; expected an interval or a pair")
-    if kinds == ("(", "[") and gold.count(",") == answer.count(",") == 1 and "\\infty" not in normalized(gold + answer):
+    if (
+        kinds == ("(", "[")
+        and gold.count(",") == answer.count(",") == 1
+        and "\\infty" not in latex.normalized(gold + answer)
+    ):
         return Comparison(equal=False, reason="different brackets")
-    if _RATIO.fullmatch(without_spaces(answer)) and quantity(gold) is not None and quantity(answer) is None:
+    if _RATIO.fullmatch(latex.without_spaces(answer)) and quantity(gold) is not None and quantity(answer) is None:
         return Comparison(equal=False, reason="the answer is a ratio; expected one number")
-    if _HEDGE.search(normalized(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
+    if _HEDGE.search(latex.normalized(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
         return Comparison(equal=False, reason="more than one answer is given")
     return None

@@ -74,7 +74,8 @@ def unfinished(gold: str, answer: str, problem: ProblemStatement) -> str | None:
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         kin = _COUNTS.search(gold) if name in _COUNTED else None
-        if pattern.search(answer) and not pattern.search(gold) and not kin and not _is_residue(name, answer):
+        is_residue = name.startswith("a divisor") and re.fullmatch(r"-?\d+ *\\bmod *\d+", answer)
+        if pattern.search(answer) and not pattern.search(gold) and not kin and not is_residue:
             return f"{name} is left unevaluated"
     if plain_spelling(answer) == plain_spelling(gold):
         return None
@@ -87,10 +88,6 @@ def unfinished(gold: str, answer: str, problem: ProblemStatement) -> str | None:
     if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * len(parts(answer)):
         return "the arithmetic is left unevaluated"
     return _other_form(gold, answer, problem)
-
-
-def _is_residue(name: str, answer: str) -> bool:
-    return name.startswith("a divisor") and re.fullmatch(r"-?\d+ *\\bmod *\d+", answer) is not None
 
 
 def _is_problem_formula(gold: str, answer: str, problem: ProblemStatement) -> bool:

@@ -154,7 +154,6 @@ def hashes(text: str) -> FoundAnswer | None:
 
 
 def minerva(text: str) -> FoundAnswer | None:
-    """Find the answer in `Final Answer: The final answer is $18$. I hope it is correct.`"""
     opening, last = None, None
     for match in scan(_MINERVA, text):
         if match[1]:
@@ -209,9 +208,8 @@ _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이�
 
 
 def phrased(text: str) -> FoundAnswer | None:
-    """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence.
-
-    The last phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
+    """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence. The last
+    phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
     """
     matches = {
         match.end(): match
@@ -244,7 +242,6 @@ def _after(text: str, opening: re.Match[str]) -> FoundAnswer | None:
 
 
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
-    """Return the remaining lines of a list of values, with their end positions."""
     found = list[tuple[str, int]]()
     while text[end : end + 1] == "\n" and len(found) < MAX_LINES:
         begin = _BULLET.match(text, end + 1)
@@ -491,7 +488,6 @@ def bare_value(piece: str) -> str:
 
 
 def _undelimited(answer: str) -> str:
-    """Remove the delimiters around formulas."""
     parts, position = list[str](), 0
     for formula in formulas(answer):
         parts += [answer[position : formula.start], formula.text]

@@ -37,8 +37,6 @@ _DERIVED = re.compile(r"\\i*int(?![a-z])|\\frac\s*\{\s*d\b|\\lim(?![a-z])")
 
 @dataclass(frozen=True)
 class _Size:
-    """Upper bounds on the size of a formula."""
-
     digits: float = 1.0
     """Digits of the exact value, numerator and denominator together."""
     value: float = 1.0
@@ -154,7 +152,6 @@ class _Reader:
         self._position = self._depth = 0
 
     def formula(self, ending: str = "") -> _Size:
-        """Parse everything up to and including `ending`, and return its size."""
         total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
         started = False
         while self._position < len(self._tokens):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, Generic, Literal, ParamSpec, TypeVar
 
+from pydantic import Field
+
+from rollyard.records.optional import require
+from rollyard.records.verdict_fields import VerdictField
+from rollyard.resources_servers.answers import extraction
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
-from rollyard.resources_servers.answers.extraction import (
-    Finder,
-    FoundAnswer,
-    after_last_retraction,
-    cut,
-    first_of,
-    first_turn,
-    together,
-    without_reasoning,
-)
 from rollyard.resources_servers.answers.finders import with_alternatives
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.worker_pool import Budget, WorkerPool
-from rollyard.resources_servers.environment import Verification
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,13 +37,11 @@ CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """Extraction rules for one prompt format."""
-
     stops: tuple[str, ...]
     """Stop strings. The text is cut at the first one, in case the engine ignored them."""
-    strict: Finder
+    strict: extraction.Finder
     """Finds an answer only in the requested format."""
-    lenient: tuple[Finder, ...]
+    lenient: tuple[extraction.Finder, ...]
     """Finders for any format, tried in order. The first answer that one of them finds counts."""
     matches: Callable[[str, str], bool] | None = None
     """lm-eval's own comparison of the gold answer (first argument) with an answer, for the strict score. If None, the
@@ -56,8 +50,6 @@ class AnswerForm:
 
 @dataclass(frozen=True)
 class Grade:
-    """The extracted answer and its scores."""
-
     answer: str | None
     method: str
     reason: str
@@ -89,7 +81,9 @@ class AnswerGrader:
             strict = exactly.equal and exactly.exact
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
-    async def _compared(self, gold: str, found: FoundAnswer, problem: str, budget: Budget | None) -> Comparison:
+    async def _compared(
+        self, gold: str, found: extraction.FoundAnswer, problem: str, budget: Budget | None
+    ) -> Comparison:
         """Several values are right if each equals the gold answer, or if their list does."""
         if _LISTING.search(gold) and quantity(gold) is None and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem, budget)
@@ -126,13 +120,16 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, FoundAnswer | None]:
-    """Return the answer in the requested format and the answer in any format, in linear time."""
-    text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
-    kept, truncated = after_last_retraction(text), response.response.get("status") == "incomplete"
+def read(
+    response: Verification, form: AnswerForm
+) -> tuple[extraction.FoundAnswer | None, extraction.FoundAnswer | None]:
+    text = extraction.cut(
+        extraction.without_reasoning(extraction.first_turn(response.text, partial(_is_answered, form))), form.stops
+    )
+    kept, truncated = extraction.after_last_retraction(text), response.response.get("status") == "incomplete"
     # lm-eval's comparisons do not handle retracted answers.
     searched = text if form.matches else kept
-    strict, found = _usable(form.strict(searched), searched, truncated), first_of(form.lenient, kept)
+    strict, found = _usable(form.strict(searched), searched, truncated), extraction.first_of(form.lenient, kept)
     if strict is not None and form.matches is None:
         strict = with_alternatives(searched, strict)
     if found is None:
@@ -142,13 +139,12 @@ def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, 
 
 
 def _is_answered(form: AnswerForm, text: str) -> bool:
-    """Return whether a method that needs no guess finds an answer in `text`."""
     found = form.strict(text) if form.matches is None else None
-    found = found or first_of(form.lenient, without_reasoning(text))
+    found = found or extraction.first_of(form.lenient, extraction.without_reasoning(text))
     return found is not None and found.whole and found.method not in OPEN_ENDED
 
 
-def _listed(found: FoundAnswer) -> str | None:
+def _listed(found: extraction.FoundAnswer) -> str | None:
     """Return the values as one list: all values in the text if none of them is a list, otherwise the adjacent ones."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
@@ -157,7 +153,7 @@ def _listed(found: FoundAnswer) -> str | None:
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
 
 
-def _usable(found: FoundAnswer | None, text: str, truncated: bool) -> FoundAnswer | None:
+def _usable(found: extraction.FoundAnswer | None, text: str, truncated: bool) -> extraction.FoundAnswer | None:
     if found is None or not found.whole:
         return None
     if truncated and found.method not in CLOSED and (found.method in OPEN_ENDED or not text[found.end :].strip()):
@@ -165,21 +161,84 @@ def _usable(found: FoundAnswer | None, text: str, truncated: bool) -> FoundAnswe
     return found
 
 
-def _why_nothing(response: Verification, found: FoundAnswer | None) -> str:
+def _why_nothing(response: Verification, found: extraction.FoundAnswer | None) -> str:
     if found is not None:
         return "the text is truncated before an answer is complete"
     if not response.text.strip():
         return "the model's text is empty"
-    return "no answer after the reasoning" if not without_reasoning(response.text).strip() else "no answer found"
+    return (
+        "no answer after the reasoning"
+        if not extraction.without_reasoning(response.text).strip()
+        else "no answer found"
+    )
 
 
-def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
-    """Return a finder that replaces each value with the values that `narrow` extracts from it."""
+def narrowed(finder: extraction.Finder, narrow: Callable[[str], Sequence[str]]) -> extraction.Finder:
 
-    def find(text: str) -> FoundAnswer | None:
+    def find(text: str) -> extraction.FoundAnswer | None:
         found = finder(text)
         if found is None:
             return None
-        return together(found, [value for part in found.parts or (found.text,) for value in narrow(part)])
+        return extraction.together(found, [value for part in found.parts or (found.text,) for value in narrow(part)])
 
     return find
+
+
+class AnswerSettings(EnvironmentSettings):
+    NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
+
+    score: Literal["lenient", "strict"] = "lenient"
+    """Which score becomes the reward. lenient accepts an answer in any format, strict only one in the requested format.
+    """
+    format_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Reward for a wrong answer that has the requested format."""
+    equality: Literal["math_verify", "numbers"] = "math_verify"
+    """How answers are compared. `numbers` does not require the `math` extra, but supports only plain numbers,
+    fractions, percentages and words."""
+    verify_workers: int = Field(default=0, ge=0)
+    """Maximum number of worker processes that compare answers; they start on demand. 0 means one per CPU."""
+    verify_cpu_s: float = Field(default=1.0, gt=0)
+    """CPU seconds for all comparisons of one answer. An answer that takes longer is wrong. The rollout fails only if
+    the gold answer alone takes more than half of this time."""
+
+
+A = TypeVar("A", bound=AnswerSettings)
+
+
+class AnswerEnvironment(Environment[A], Generic[A]):
+    """Base class of environments whose tasks have a gold answer. The type argument is the settings class."""
+
+    shared: ClassVar[AnswerGrader]
+    verdict_fields: ClassVar[tuple[VerdictField, ...]] = (
+        VerdictField(path="expected_answer", role="expected"),
+        VerdictField(path="extracted_answer", role="extracted"),
+        VerdictField(path="reason", role="reason"),
+        VerdictField(path="extraction_method", role="reason", label="found by"),
+    )
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
+        """Create the server's grader. Raises OperatorError if the `math` extra is not installed."""
+        if settings.equality != "math_verify":
+            yield AnswerGrader(None)
+            return
+        require("math_verify", "math", f"{cls.__name__} (equality: math_verify)")
+        workers = WorkerPool(settings.verify_workers, settings.verify_cpu_s)
+        try:
+            yield AnswerGrader(workers)
+        finally:
+            await workers.close()
+
+    def verdict(self, grade: Grade, gold: str) -> Verdict:
+        right = grade.lenient if self.settings.score == "lenient" else grade.strict
+        return Verdict(
+            reward=1.0 if right else self.settings.format_weight if grade.in_requested_format else 0.0,
+            success=right,
+            strict_score=float(grade.strict),
+            lenient_score=float(grade.lenient),
+            extracted_answer=grade.answer,
+            extraction_method=grade.method,
+            expected_answer=gold,
+            reason=grade.reason,
+        )

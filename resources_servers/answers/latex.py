@@ -89,7 +89,6 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 
 @lru_cache(maxsize=1024)
 def normalized(text: str) -> str:
-    """Return `text` in canonical notation."""
     text = _unwrapped(to_ascii(text).strip())
     for pattern, spelling in _REWRITTEN if "\\" in text else _REWRITTEN_WITHOUT_COMMANDS:
         text = pattern.sub(spelling, text)
@@ -208,7 +207,6 @@ def bracket_error(answer: str) -> str | None:
 
 
 def half_open(text: str) -> bool:
-    """Return whether `text` is in half-open brackets, as `[1, 2)` and `(1, 2]` are."""
     text = normalized(text)
     return text[:1] + text[-1:] in ("[)", "(]")
 
@@ -286,7 +284,6 @@ def parts(text: str) -> list[str]:
 
 
 def sides(text: str) -> list[str]:
-    """Return the sides of all equations and approximate equations in `text`."""
     return [side for _, side in _split(text, _EQUALS)]
 
 

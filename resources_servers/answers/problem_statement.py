@@ -145,7 +145,6 @@ def read_problem(text: str) -> ProblemStatement:
 
 
 def _single(formula: str) -> set[str]:
-    """Return the items of a formula, except for relations."""
     items = [_MODULUS.sub("", part) for part in parts(formula)]
     return {plain_spelling(item) for item in items if len(links(item)) == 1}
 
@@ -189,7 +188,6 @@ def derivative(formula: str) -> tuple[str, int] | None:
 
 
 def is_requested(name: str, problem: ProblemStatement) -> bool:
-    """Return whether the problem asks for this formula, or for the same derivative in a different notation."""
     if plain_spelling(name) in problem.requested:
         return True
     derived = derivative(name)
@@ -219,7 +217,6 @@ def _is_set_equal(bare: str, problem: ProblemStatement) -> bool:
 
 def residue(answer: str, problem: ProblemStatement) -> tuple[str, str] | None:
     r"""Return the left side (empty if there is none) and the residue of `n \equiv 5 \pmod{17}` or `78 \bmod 4 = 2`.
-
     Return None for anything else, for a modulus that the problem does not mention, and for `78 \equiv 2` if the problem
     does not ask for a residue.
     """

@@ -26,8 +26,6 @@ from rollyard.services.sandbox.sandbox import Sandbox
 
 
 class ProgramSettings(EnvironmentSettings):
-    """Settings of programming environments."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
@@ -76,7 +74,6 @@ class ProgramEnvironment(Environment[P]):
             await sandbox.stop()
 
     def verdict(self, scored: AnswerScore) -> Verdict:
-        """Build the verdict from the score. Raises BadTask if the row's tests are not valid Python."""
         right = scored.lenient if self.settings.score == "lenient" else scored.strict
         outcome, program = scored.outcome, scored.program
         if outcome is not None and outcome.ending is Ending.BAD_TESTS:
@@ -127,7 +124,6 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def parsed_row(row_type: type[R], task: Mapping[str, Any], benchmark: str) -> R:
-    """Return the row's fields. Raises BadTask if it is not a row of the benchmark."""
     try:
         return row_type.model_validate(dict(task))
     except ValidationError as error:
@@ -154,14 +150,11 @@ _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
 class AnswerProgram(NamedTuple):
-    """A program and how it was extracted."""
-
     code: str
     method: str
 
 
 def parsed(code: str) -> ast.Module | None:
-    """Return the syntax tree, or None if the code is not valid Python."""
     tree = _tree_or_line(code)
     return tree if isinstance(tree, ast.Module) else None
 
@@ -184,7 +177,6 @@ def _tree_or_line(code: str) -> ast.Module | int:
 
 
 def defined(code: str) -> frozenset[str]:
-    """Return the names that the program defines at the top level. The result is empty if it is not valid Python."""
     tree = parsed(code)
     found: set[str] = set()
     for node in tree.body if tree else ():
@@ -200,7 +192,6 @@ def defined(code: str) -> frozenset[str]:
 
 
 def visible_text(text: str) -> str:
-    r"""Return the text after the model's reasoning, with line endings normalized to `\n`."""
     return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
@@ -226,7 +217,6 @@ def fenced(text: str) -> list[list[str]]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Join the pieces into one program, with `from __future__` imports at the top."""
     code = "\n".join(pieces)
     future = "".join(_FUTURE.findall(code))
     return future + _FUTURE.sub("\n", code) if future else code
@@ -265,9 +255,8 @@ def clean(code: str) -> str:
 
 
 def shortened(text: str, before: str = "") -> Iterator[AnswerProgram]:
-    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
-
-    This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
+    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error. This
+    removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
     precedes `text`.
     """
     above = before.count("\n")
@@ -305,10 +294,8 @@ class Block(NamedTuple):
 
 def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
     """Return the fenced code blocks (``` or ~~~) in order, including nested ones and those in lists and quotes. An
-    unclosed block extends to the end of the text.
-
-    A block ends at the first closing fence before which `is_complete` accepts the code. If there is no such fence, it
-    ends at the first closing fence.
+    unclosed block extends to the end of the text. A block ends at the first closing fence before which `is_complete`
+    accepts the code. If there is no such fence, it ends at the first closing fence.
     """
     found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
     while opening := _OPENING.search(text, position):

@@ -10,17 +10,14 @@ from rollyard.records.types import Json
 
 
 def chat(question: str, system: str) -> Json:
-    """Return the request parameters of a chat; an empty system message is left out."""
     messages = [{"role": "system", "content": system}] if system else []
     return {"input": [*messages, {"role": "user", "content": question}]}
 
 
 def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Json:
-    """Return the request parameters of a text completion that ends at a stop string.
-
-    The Responses API does not support `stop`, so it is sent in `metadata.extra_body`, which model servers merge into
-    the engine request. The environment also cuts the text at the stop strings, in case the engine does not support
-    them.
+    """Return the request parameters of a text completion that ends at a stop string. The Responses API does not support
+    `stop`, so it is sent in `metadata.extra_body`, which model servers merge into the engine request. The environment
+    also cuts the text at the stop strings, in case the engine does not support them.
     """
     extra = orjson.dumps({"stop": list(stops)}).decode()
     return {

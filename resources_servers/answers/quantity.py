@@ -39,8 +39,6 @@ _CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its percent sign and unit."""
-
     value: Fraction
     decimals: int | None
     """Number of decimal places, or None if the number has no decimal point."""
@@ -162,5 +160,4 @@ def _unit(words: list[str], power: str) -> str | None:
 
 
 def _named(names: list[str]) -> str | None:
-    """Return the canonical unit for the first word."""
     return (UNITS.get(names[0]) or UNITS.get(names[0].removesuffix("s"))) if names else None

@@ -61,7 +61,6 @@ def same_vector(gold: str, answer: str, problem: ProblemStatement) -> tuple[str,
 
 
 def _vector(text: str) -> str | None:
-    """Return a vector as a tuple, or None for anything else."""
     text = _TRANSPOSED.sub("", text)
     matrix = _MATRIX.fullmatch(text)
     if matrix is None:

@@ -133,7 +133,6 @@ _SPOKEN_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
 def stems(word: str) -> frozenset[str]:
-    """Return the word and its possible singular forms."""
     word = word.casefold().removesuffix("'s").strip("'.")
     found = {word, word.removesuffix("s"), word.removesuffix("es")}
     if word.endswith("ies"):
@@ -161,7 +160,6 @@ def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozen
 
 
 def is_unit(word: str) -> bool:
-    """Return whether the word is a unit of measure, singular or plural."""
     if "-" in word:  # kilowatt-hours
         return all(map(is_unit, word.split("-")))
     return any(stem in UNITS or stem in _MEASURES for stem in stems(word))

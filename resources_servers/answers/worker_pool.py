@@ -47,15 +47,12 @@ class WorkerPool:
             self._idle.put_nowait(worker)
 
     def budget(self) -> Budget:
-        """Return the CPU time for all comparisons of one verdict."""
         return Budget(self._cpu_s)
 
     async def compare(self, gold: str, answer: str, problem: str = "", budget: Budget | None = None) -> Comparison:
         """Return the result of `compare_symbolically`. An answer that is too expensive to compare, or crashes the
-        worker, is wrong. The time is taken from `budget`.
-
-        Raises Failure if the answer is not to blame: timeout if the gold answer alone takes too long, server_error if
-        the worker process failed.
+        worker, is wrong. The time is taken from `budget`. Raises Failure if the answer is not to blame: timeout if the
+        gold answer alone takes too long, server_error if the worker process failed.
         """
         budget = budget or self.budget()
         if budget.left_s < MIN_CPU_S:
@@ -74,7 +71,6 @@ class WorkerPool:
         raise Failure(kind, f"the answer {shown!r} could not be verified: {reason}")
 
     async def _can_parse(self, gold: str) -> bool:
-        """Return whether the gold answer can be parsed within half the CPU time limit."""
         if gold not in self._parsable:
             result = await self._request(gold, None, "", self._cpu_s / 2)
             if _is_external(result):

@@ -73,7 +73,6 @@ class GameEpisode:
         return step.reward + self._arrived(before)
 
     def undo(self) -> float:
-        """Undo the last move that moved the player and return the reward. Requires `undoable` > 0."""
         before, self._here = self._here, self._before.pop()
         return self.game.back_to(self._here) + self._arrived(before)
 
@@ -88,23 +87,18 @@ class GameEpisode:
 
     def _arrived(self, before: Room) -> float:
         # Only a push can cause a deadlock.
-        if self._settings.deadlock and _boxes(before) != _boxes(self._here):
+        boxes, moved = (bytes(code == BOX for code in room.state) for room in (before, self._here))
+        if self._settings.deadlock and boxes != moved:
             self.lost = self._is_lost()
         self.over = self.game.done or self.ended_lost
         return self._shaping.arrive(self._here) if self._shaping else 0.0
 
     def _is_lost(self) -> bool | None:
-        return is_lost(self._here, self._settings.solver_states)
+        return _is_deadlocked(self._here, self._settings.solver_states)
 
 
-@lru_cache(maxsize=16384)
-def is_lost(room: Room, most_states: int) -> bool | None:
-    """Call `is_deadlocked` with a cache, because undo and other rollouts of the task reach the same positions again."""
-    return is_deadlocked(room, most_states)
-
-
-def _boxes(room: Room) -> bytes:
-    return bytes(code == BOX for code in room.state)
+_is_deadlocked = lru_cache(maxsize=16384)(is_deadlocked)
+"""Cached, because undo and other rollouts of the task reach the same positions again."""
 
 
 class Shaping:
@@ -115,9 +109,7 @@ class Shaping:
         self.total = 0.0
 
     def potential(self, position: Room) -> float:
-        """Return phi, which is between -bound and 0; it is 0 for a solved position."""
-        left = _moves_left(position, self._states)
-        most = self._settings.most_moves
+        left, most = _moves_left(position, self._states), self._settings.most_moves
         return -(most if left is None else min(left, most)) / self._settings.scale
 
     def arrive(self, position: Room) -> float:
@@ -130,17 +122,14 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up.
-
-    Cached because the rollouts of a task reach the same positions.
+    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up. Cached
+    because the rollouts of a task reach the same positions.
     """
     try:
         return fewest_moves(room, most_states)
     except UnsolvableRoom:
         return None
 
-
-__all__ = ["GrlSokoban", "SokobanSettings", "read_move", "server"]
 
 _ACTION_TAG = re.compile(r"<action>(.*?)</action>", re.IGNORECASE | re.DOTALL)
 _BARE_ACTION = re.compile(r"\b(up|down|left|right|[1-4])\b", re.IGNORECASE)
@@ -189,29 +178,15 @@ class GrlSokoban(Environment[SokobanSettings]):
             return self._answer(0.0)
         if not 1 <= moves <= self.episode.undoable:
             raise InvalidToolCall(f"cannot undo {moves} moves: only {self.episode.undoable} can be undone")
-        reward = 0.0
-        for _ in range(moves):
-            if self.episode.over:
-                break
-            reward += self.episode.undo()
-        return self._answer(reward)
+        return self._answer(sum((self.episode.undo() for _ in range(moves) if not self.episode.over), 0.0))
 
     def _moved(self, moves: list[int]) -> float:
-        reward = 0.0
-        for move in moves:
-            if self.episode.over:
-                break
-            reward += self.episode.move(move)
-        return reward
+        return sum((self.episode.move(move) for move in moves if not self.episode.over), 0.0)
 
     def _answer(self, reward: float) -> Json | list[Json]:
         game = self.episode.game
-        state: Json = {
-            "reward": tidy(reward),
-            "total_reward": tidy(self.episode.total_reward),
-            "done": self.episode.over,
-            "steps": game.steps,
-        }
+        rewards = {"reward": tidy(reward), "total_reward": tidy(self.episode.total_reward)}
+        state: Json = {**rewards, "done": self.episode.over, "steps": game.steps}
         if self.settings.deadlock:
             state["deadlocked"] = self.episode.lost
         return self.view.answer(game.board(), state)
@@ -261,7 +236,6 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 def read_move(text: str) -> int | None:
     """Parse the move from a message: the first `<action>` tag or, without a tag, the first bare direction or digit.
-
     Returns None if there is no valid move.
     """
     tag = _ACTION_TAG.search(text)

@@ -24,9 +24,8 @@ _FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position, with one byte per cell, row by row, including the surrounding walls.
-
-    `fixed` contains only the codes WALL, FLOOR and TARGET. In `state`, BOX and PLAYER replace the code of their cell.
+    """A position, with one byte per cell, row by row, including the surrounding walls. `fixed` contains only the codes
+    WALL, FLOOR and TARGET. In `state`, BOX and PLAYER replace the code of their cell.
     """
 
     rows: int
@@ -39,17 +38,15 @@ class Room:
     """Number of seeds that were tried; 1 means that the requested seed yielded a room."""
 
     def board(self) -> str:
-        """Return the board as text, one line per row.
-
-        The symbols are # wall, _ floor, O target, X box, √ box on target, P player, S player on target.
+        """Return the board as text, one line per row. The symbols are # wall, _ floor, O target, X box, √ box on
+        target, P player, S player on target.
         """
         return _text(_cells(self))
 
     @classmethod
     def parse(cls, board: str) -> "Room":
-        """Parse a board.
-
-        Raises ValueError unless it is surrounded by walls and has one player and as many targets as boxes.
+        """Parse a board. Raises ValueError unless it is surrounded by walls and has one player and as many targets as
+        boxes.
         """
         lines = board.split("\n")
         if unknown := set(board) - set(_CODES) - {"\n"}:
@@ -98,17 +95,11 @@ class Game:
         return _text(self._cells)
 
     def position(self) -> Room:
-        """Return the current position as a room, for the solver or for another game."""
         room, state = self._room, bytes(self._cells).translate(_STATE, b"\n")
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
     def step(self, action: int) -> GameStep:
-        """Move the player, pushing a box if necessary. A blocked move also costs a step.
-
-        Raises ValueError if the action is not one of UP, DOWN, LEFT, RIGHT.
-        """
-        if not UP <= action <= RIGHT:
-            raise ValueError(f"unknown action {action}; use 1 (Up), 2 (Down), 3 (Left) or 4 (Right)")
+        """Move the player UP, DOWN, LEFT or RIGHT, pushing a box if necessary. A blocked move also costs a step."""
         before = self.boxes_on_target
         effective = self._move(self._deltas[action])
         after = self.boxes_on_target
@@ -128,7 +119,6 @@ class Game:
 
     def back_to(self, before: Room) -> float:
         """Restore an earlier position of this game and return the reward. Must not be called once the game is done.
-
         This costs a step. Boxes that move off or onto targets change the reward by 1 each, as in `step`.
         """
         covered = self.boxes_on_target
@@ -163,9 +153,8 @@ class Game:
 
 
 def parse_action(value: str | int) -> int:
-    """Parse a model's action: a direction (case-insensitive), or 1 to 4 as a number or string.
-
-    Raises ValueError if it is invalid.
+    """Parse a model's action: a direction (case-insensitive), or 1 to 4 as a number or string. Raises ValueError if it
+    is invalid.
     """
     action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
     if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):

@@ -28,7 +28,7 @@ class InfeasibleRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """The parameters that determine a room. Raises ValueError if the seed is out of range."""
+    """The parameters that determine a room."""
 
     seed: int
     """An integer from 0 to 2**32 - 1."""
@@ -38,15 +38,10 @@ class RoomSpec:
     search_depth: int = 100
     """Maximum number of moves in the reverse play, the backward search from the solved room."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < _SEEDS:
-            raise ValueError(f"seed {self.seed} is out of range; expected an integer from 0 to {_SEEDS - 1}")
-
 
 class Streams:
-    """The reference's two random number generators. Not thread-safe.
-
-    Reuse one instance, because creating the generators takes longer than generating a room.
+    """The reference's two random number generators. Not thread-safe. Reuse one instance, because creating the
+    generators takes longer than generating a room.
     """
 
     def __init__(self) -> None:
@@ -63,9 +58,8 @@ class Streams:
         self._words.clear()
 
     def below(self, count: int) -> int:
-        """Draw an integer below `count` like Python's `randint`, `choice` and `sample`.
-
-        Like them, it consumes random bits even if `count` is 1.
+        """Draw an integer below `count` like Python's `randint`, `choice` and `sample`. Like them, it consumes random
+        bits even if `count` is 1.
         """
         width = count.bit_length()
         drawn = self.bits(width)
@@ -87,10 +81,9 @@ class Streams:
 
 
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
-    """Generate the room for a specification. To generate many rooms, pass the same `streams` each time.
-
-    If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total.
-    Raises InfeasibleRoom if no room can exist or none of these seeds yields one.
+    """Generate the room for a specification. To generate many rooms, pass the same `streams` each time. If a seed
+    yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total. Raises
+    InfeasibleRoom if no room can exist or none of these seeds yields one.
     """
     rows, cols = spec.dim_room
     description = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
@@ -144,7 +137,6 @@ def _carve(tables: Geometry, streams: Streams) -> int:
 
 
 def _walk(tables: Geometry, floor: int, start: Start, streams: Streams) -> int:
-    """Return the player's cell after the reverse play and up to three random steps."""
     player = start.player
     if streams.random() > (0.8 if start.distance == 1 else 0.5):
         return player
@@ -248,10 +240,9 @@ _NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Lookup tables for one board size.
-
-    Cells are numbered row by row. Interior cells have a second number, which skips the cells of the outer wall.
-    A set of cells, such as a room's floor, is an int whose bit n represents interior cell n.
+    """Lookup tables for one board size. Cells are numbered row by row. Interior cells have a second number, which skips
+    the cells of the outer wall. A set of cells, such as a room's floor, is an int whose bit n represents interior cell
+    n.
     """
 
     rows: int
@@ -277,7 +268,6 @@ class Geometry:
 
 @lru_cache(maxsize=64)
 def geometry(rows: int, cols: int) -> Geometry:
-    """Return the cached tables for a board of this size (at least 3x3)."""
     inside = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
     number = {cell: index for index, cell in enumerate(inside)}
     low = len(inside).bit_length()
@@ -324,10 +314,9 @@ def _near(cell: tuple[int, int], number: dict[tuple[int, int], int], low: int) -
 
 
 def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
-    """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known.
-
-    Reverse play must pull every box off its target and leave the player off all targets. Walls and additional boxes
-    only make this harder, so a number of boxes that is impossible in an empty interior is also impossible with walls.
+    """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known. Reverse
+    play must pull every box off its target and leave the player off all targets. Walls and additional boxes only make
+    this harder, so a number of boxes that is impossible in an empty interior is also impossible with walls.
     """
     if rows < 3 or cols < 3:
         return "a board needs at least 3 rows and 3 columns, including the surrounding wall"
@@ -347,9 +336,8 @@ def counted(boxes: int) -> str:
 
 
 def _most_boxes(height: int, width: int) -> int:
-    """Return an upper bound on the number of boxes in an interior with height <= width.
-
-    The bound is exact for up to 15 cells; the tests check every such size.
+    """Return an upper bound on the number of boxes in an interior with height <= width. The bound is exact for up to 15
+    cells; the tests check every such size.
     """
     cells = height * width
     if width < 3:

@@ -49,9 +49,8 @@ class Level:
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:
-    """Return the levels in a file without checking them. Raises OSError if the file cannot be read.
-
-    Levels may be separated by titles, comments and blank lines.
+    """Return the levels in a file without checking them. Raises OSError if the file cannot be read. Levels may be
+    separated by titles, comments and blank lines.
     """
     return _levels_of(path, path.stat().st_mtime_ns)
 
@@ -72,12 +71,10 @@ def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
 
 
 def read_level(text: str) -> Room:
-    """Parse a board in the symbols of `Room.board` or .xsb. Cells that the player cannot reach become walls.
-
-    Boards may be run-length encoded: `3#-#` stands for `###-#`, and | ends a row.
-
-    Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, an
-    unreachable box or target, and a level that is already solved.
+    """Parse a board in the symbols of `Room.board` or .xsb. Cells that the player cannot reach become walls. Boards may
+    be run-length encoded: `3#-#` stands for `###-#`, and | ends a row. Raises InvalidLevel for unknown symbols, a hole
+    in the wall, a wrong number of players, boxes or targets, an unreachable box or target, and a level that is already
+    solved.
     """
     text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
     lines = [line.rstrip() for line in dedent(text).strip("\n").split("\n")]
@@ -102,9 +99,8 @@ def read_level(text: str) -> Room:
 
 
 def sealed(lines: list[str]) -> str:
-    """Return the board as a rectangle in which unreachable cells are walls.
-
-    Raises InvalidLevel if the wall has a hole, a box or target is unreachable, or there is not exactly one player.
+    """Return the board as a rectangle in which unreachable cells are walls. Raises InvalidLevel if the wall has a hole,
+    a box or target is unreachable, or there is not exactly one player.
     """
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]
@@ -115,9 +111,8 @@ def sealed(lines: list[str]) -> str:
     while queue:
         row, col = queue.pop()
         if row in (0, len(cells) - 1) or col in (0, width - 1):
-            raise InvalidLevel(
-                f"the wall has a hole: the player could leave at row {row}, column {col} (counted from 0)"
-            )
+            reason = f"the wall has a hole: the player could leave at row {row}, column {col} (counted from 0)"
+            raise InvalidLevel(reason)
         for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             if near not in reached and cells[near[0]][near[1]] != "#":
                 reached.add(near)

@@ -23,8 +23,6 @@ _CELL = re.compile(r"\((\d{1,2}), (\d{1,2})\)")
 
 
 class View:
-    """Renders boards according to the settings; images are drawn only if requested."""
-
     def __init__(self, kinds: tuple[Observation, ...], tile_px: int) -> None:
         self.kinds = kinds
         self._tile_px = tile_px
@@ -42,7 +40,8 @@ class View:
         answer = {"observation": self.text(board), **state}
         if "image" not in self.kinds:
             return answer
-        image = {"type": "input_image", "image_url": data_url(board, self._tile_px), "detail": "auto"}
+        url = "data:image/png;base64," + base64.b64encode(png(board, self._tile_px)).decode()
+        image = {"type": "input_image", "image_url": url, "detail": "auto"}
         return [{"type": "input_text", "text": orjson.dumps(answer).decode()}, image]
 
 
@@ -108,17 +107,15 @@ LEGEND = (
 """Explains the image's colours in prompts."""
 
 
-def data_url(board: str, tile_px: int) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(board, tile_px)).decode()
-
-
 def png(board: str, tile_px: int) -> bytes:
-    """Return the image of a board as PNG, with cells of `tile_px` x `tile_px` pixels."""
     lines = board.split("\n")
     size = struct.pack(">IIBBBBB", tile_px * len(lines[0]), tile_px * len(lines), 8, 3, 0, 0, 0)
     rows = b"".join(_rows(line, tile_px) for line in lines)
     chunks = ((b"IHDR", size), (b"PLTE", _COLOURS), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+    framed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 @lru_cache(maxsize=1024)
@@ -132,7 +129,3 @@ def _rows(line: str, tile_px: int) -> bytes:
         for ground, figure in (_LOOKS[symbol] for symbol in line)
     )
     return edge * frame + inside * middle + edge * frame
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

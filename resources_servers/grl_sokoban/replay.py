@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice, product
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import board_in
-from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.task import SokobanSettings
 
 UNDO = 0
@@ -38,16 +39,12 @@ CANDIDATE_SETTINGS = (
 ends when the room can no longer be solved. Their `solver_states` is low because a page shows several episodes.
 """
 CELLS = [
-    Cell(symbol=symbol, name=name, looks=looks)
-    for symbol, name, looks in (
-        ("#", "wall", "wall"),
-        ("_", "floor", "floor"),
-        ("O", "target", "target"),
-        ("X", "box", "box"),
-        ("√", "box on a target", "box_done"),
-        ("P", "player", "player"),
-        ("S", "player on a target", "player_on_target"),
-    )
+    *(
+        Cell(symbol=s, name=name, looks=name)
+        for s, name in zip("#_OXP", ("wall", "floor", "target", "box", "player"), strict=True)
+    ),
+    Cell(symbol="√", name="box on a target", looks="box_done"),
+    Cell(symbol="S", name="player on a target", looks="player_on_target"),
 ]
 _STATES = 50_000
 _MAX_SOLVED_SIZE = 144
@@ -55,8 +52,6 @@ _MAX_SOLVED_SIZE = 144
 
 
 class ReplayTurn(NamedTuple):
-    """The moves in one tool call or message, and the environment's response."""
-
     moves: tuple[int, ...] = ()
     board: str | None = None
     reward: float | None = None
@@ -94,7 +89,6 @@ def replay(row: Json) -> Replay | None:
 
 
 def _environment(row: Json) -> GrlSokoban | None:
-    """Create the environment for the row's puzzle; None if the row does not contain a valid puzzle."""
     if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
         return None
     try:
@@ -146,9 +140,8 @@ def _text_of(content: Any) -> str:
 
 
 def boards_in(text: str) -> Iterator[str]:
-    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
-
-    If there is none, yield the board that the text describes by coordinates.
+    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols. If there
+    is none, yield the board that the text describes by coordinates.
     """
     text = text[:_MAX_TEXT_LENGTH]
     blocks: list[list[str]] = [[]]
@@ -162,16 +155,9 @@ def boards_in(text: str) -> Iterator[str]:
     elif board := board_in(text):
         blocks = [board.split("\n")]
     for block in blocks:
-        if 3 <= len(block) <= _LARGEST and _is_room("\n".join(block)):
-            yield "\n".join(block)
-
-
-def _is_room(board: str) -> bool:
-    try:
-        Room.parse(board)
-    except ValueError:
-        return False
-    return True
+        if 3 <= len(block) <= _LARGEST:
+            with suppress(ValueError):
+                yield Room.parse("\n".join(block)).board()
 
 
 def _moves(call: Json) -> tuple[int, ...]:
@@ -211,10 +197,8 @@ def _played(start: Room, turns: Sequence[ReplayTurn], max_steps: int, settings: 
                 break
             reward = play.undo() if move == UNDO else play.move(move)
             board, total = play.game.board(), play.total_reward
-            remarks = [
-                "blocked" if board == frames[-1].board else "",
-                "lost: can no longer be solved" if play.lost else "",
-            ]
+            blocked, lost = board == frames[-1].board, "lost: can no longer be solved" if play.lost else ""
+            remarks = ["blocked" if blocked else "", lost]
             note = "solved" if play.game.success else ", ".join(filter(None, remarks))
             frames.append(Frame(board=board, move=NAMES[move], reward=reward, total=total, event=turn.event, note=note))
         if turn.board is not None and turn.board != play.game.board():
@@ -222,17 +206,14 @@ def _played(start: Room, turns: Sequence[ReplayTurn], max_steps: int, settings: 
     return frames
 
 
-@lru_cache(maxsize=1024)
-def _solution(room: Room) -> Solution | None:
-    return solve(room, _STATES)
+_solve = lru_cache(maxsize=1024)(solve)
 
 
 def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
-    """Return the frames of an optimal solution, or no frames and the reason."""
     if len(start.state) > _MAX_SOLVED_SIZE:
         return (), "The room is too large to search for an optimal solution."
     try:
-        solution = _solution(start)
+        solution = _solve(start, _STATES)
     except UnsolvableRoom:
         return (), "This room has no solution."
     if solution is None:
@@ -258,18 +239,11 @@ def _rewards(row: Json, frames: Sequence[Frame], turns: Sequence[ReplayTurn]) ->
 
 
 def _as_recorded(turns: Sequence[ReplayTurn], boards: Sequence[str]) -> Replay:
-    """Show only the recorded boards, because the moves cannot be replayed."""
-    frames = [
-        Frame(
-            board=turn.board,
-            move=", ".join(NAMES[move] for move in turn.moves),
-            reward=turn.reward,
-            total=turn.total,
-            event=turn.event,
-        )
-        for turn in turns
-        if turn.board is not None
-    ]
+    frames = []
+    for turn in turns:
+        if turn.board is not None:
+            move = ", ".join(NAMES[move] for move in turn.moves)
+            frames.append(Frame(board=turn.board, move=move, reward=turn.reward, total=turn.total, event=turn.event))
     why = "The start was not recorded" if turns[0].moves else "The recorded moves and boards contradict the rules"
     note = f"{why}; only the recorded boards are shown."
     return Replay(cells=CELLS, frames=frames, title=_title(Room.parse(boards[0])), note=note)

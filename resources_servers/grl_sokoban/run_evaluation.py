@@ -47,11 +47,7 @@ def settings(environ: Mapping[str, str], output: Path) -> dict[str, Value]:
     found: dict[str, Value] = {"model": f"vllm/{model}" if served else model}
     if url is not None and model != "builtin":
         found["policy_base_url"] = url
-    found |= {
-        "environments": ["grl_sokoban"],
-        "input_jsonl_fpath": str(PUZZLES),
-        "output_dir": str(output),
-    }
+    found |= {"environments": ["grl_sokoban"], "input_jsonl_fpath": str(PUZZLES), "output_dir": str(output)}
     for variable, (key, default) in _DEFAULTS.items():
         if served or not key.startswith(_SERVING):
             found[key] = _number(variable, environ.get(variable), default)
@@ -61,7 +57,6 @@ def settings(environ: Mapping[str, str], output: Path) -> dict[str, Value]:
 
 
 def overrides(found: Mapping[str, Value]) -> list[str]:
-    """Return the settings as arguments of ng_eval, which reads every value exactly as given here."""
     return [f"{key}={format_value(value, bare=False)}" for key, value in found.items()]
 
 
@@ -80,12 +75,8 @@ def announce(given: Mapping[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Replace this process by ng_eval, which passes on its exit status and signals."""
     parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        default="qwen3_4b_eval",
-        help="name of the evaluation's folder in data/, such as qwen3_4b_eval",
-    )
+    about = "name of the evaluation's folder in data/, such as qwen3_4b_eval"
+    parser.add_argument("folder", nargs="?", default="qwen3_4b_eval", help=about)
     options, more = parser.parse_known_args(arguments)
     output = Path(os.environ.get("OUTPUT_DIR") or FOLDER / "data" / options.folder).absolute()
     found = settings(os.environ, output)

@@ -22,9 +22,8 @@ Limit = Annotated[int, BeforeValidator(no_bool)]
 
 
 class ShapingSettings(BaseModel):
-    """Potential-based reward shaping, which rewards progress but not moving in circles.
-
-    A step from s to s' earns an additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
+    """Potential-based reward shaping, which rewards progress but not moving in circles. A step from s to s' earns an
+    additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,10 +54,8 @@ class ShapingSettings(BaseModel):
 
 
 class SokobanSettings(EnvironmentSettings):
-    """Optional features, and limits on the room that a row may request.
-
-    Without limits, one huge room would block all other sessions. With the default settings, the environment behaves
-    like the reference implementation.
+    """Optional features, and limits on the room that a row may request. Without limits, one huge room would block all
+    other sessions. With the default settings, the environment behaves like the reference implementation.
     """
 
     max_rows: Limit = Field(default=10, ge=3)
@@ -117,8 +114,6 @@ _TURNED = {UP: RIGHT, RIGHT: DOWN, DOWN: LEFT, LEFT: UP}
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """One of the eight symmetries of a square: rotations, with or without a reflection."""
-
     mirrored: bool
     turns: int
     """Number of clockwise quarter turns."""
@@ -134,7 +129,6 @@ class Symmetry:
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
 
     def action(self, action: int) -> int:
-        """Return the corresponding move (1 to 4) in the transformed room."""
         action = _MIRRORED[action] if self.mirrored else action
         for _ in range(self.turns):
             action = _TURNED[action]
@@ -214,52 +208,35 @@ def read_task(row: Mapping[str, Any]) -> SokobanTask:
 
 def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
     """Return the task's room and its optimum. Raises BadTask if the room is invalid or exceeds the server's limits."""
+    size, boxes, name = task.dim_room, task.num_boxes, "level"
     try:
-        puzzle = _from_seed(task, settings) if task.seed is not None else _from_level(task, settings)
+        if task.level is not None:
+            room = read_level(task.level)
+        elif task.level_file is not None:
+            name = f"{task.level_file}, level {task.level_index}"
+            room = _level_from_file(task.level_file, task.level_index or 0, settings.levels_folder)
+        if task.seed is None:
+            size, boxes = (room.rows, room.cols), room.state.count(BOX)
+        for limited, found, limit in (
+            ("dim_room", max(size), settings.max_rows),
+            ("num_boxes", boxes, settings.max_boxes),
+            ("search_depth", task.search_depth if task.seed is not None else 0, settings.max_search_depth),
+        ):
+            if found > limit:
+                setting = f"this server's limit of {limit} (a setting of the environment)"
+                raise BadTask(f"{limited} {found} exceeds {setting}")
+        if task.seed is not None:
+            puzzle = prepared(RoomSpec(task.seed, size, boxes, task.search_depth), settings.solver_states)
+        else:
+            puzzle = _solved(room, settings.solver_states)
+    except UnsolvableRoom as error:
+        raise BadTask(f"{name}: {error}") from error
     except (InfeasibleRoom, InvalidLevel) as error:
         raise BadTask(str(error)) from error
     if task.symmetry == "same":
         return puzzle
     symmetry = Symmetry.named(task.symmetry)
     return Puzzle(symmetry.room(puzzle.room), puzzle.optimum and symmetry.solution(puzzle.optimum))
-
-
-@lru_cache(maxsize=4096)
-def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
-    """Return the puzzle for a specification. Raises InfeasibleRoom if there is none.
-
-    Cached because all rollouts of a task use the same puzzle.
-    """
-    room = generate(spec)
-    return Puzzle(room, solve(room, solver_states))
-
-
-@lru_cache(maxsize=4096)
-def _solved(room: Room, solver_states: int) -> Puzzle:
-    return Puzzle(room, solve(room, solver_states))
-
-
-def _from_seed(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
-    _check_limits(task.dim_room, task.num_boxes, settings)
-    if task.search_depth > settings.max_search_depth:
-        raise BadTask(_over("search_depth", task.search_depth, settings.max_search_depth))
-    assert task.seed is not None
-    spec = RoomSpec(task.seed, task.dim_room, task.num_boxes, task.search_depth)
-    return prepared(spec, settings.solver_states)
-
-
-def _from_level(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
-    if task.level is not None:
-        name, room = "level", read_level(task.level)
-    else:
-        assert task.level_file is not None and task.level_index is not None
-        name = f"{task.level_file}, level {task.level_index}"
-        room = _level_from_file(task.level_file, task.level_index, settings.levels_folder)
-    _check_limits((room.rows, room.cols), room.state.count(BOX), settings)
-    try:
-        return _solved(room, settings.solver_states)
-    except UnsolvableRoom as error:
-        raise BadTask(f"{name}: {error}") from error
 
 
 def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
@@ -272,20 +249,17 @@ def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
         raise BadTask(f"level_file {name!r} is not a file in this server's levels_folder")
     levels = levels_of(path)
     if index >= len(levels):
-        raise BadTask(
-            f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, numbered from 0"
-        )
+        reason = f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, numbered from 0"
+        raise BadTask(reason)
     return levels[index].room()
 
 
-def _check_limits(size: tuple[int, int], boxes: int, settings: SokobanSettings) -> None:
-    for name, found, limit in (
-        ("dim_room", max(size), settings.max_rows),
-        ("num_boxes", boxes, settings.max_boxes),
-    ):
-        if found > limit:
-            raise BadTask(_over(name, found, limit))
+@lru_cache(maxsize=4096)
+def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
+    """Return the puzzle for a specification, cached for all rollouts of a task. Raises InfeasibleRoom."""
+    return _solved(generate(spec), solver_states)
 
 
-def _over(name: str, found: int, limit: int) -> str:
-    return f"{name} {found} exceeds this server's limit of {limit} (a setting of the environment)"
+@lru_cache(maxsize=4096)
+def _solved(room: Room, solver_states: int) -> Puzzle:
+    return Puzzle(room, solve(room, solver_states))

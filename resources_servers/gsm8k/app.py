@@ -10,20 +10,9 @@ from pydantic import Field, model_validator
 
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
+from rollyard.resources_servers.answers import finders
 from rollyard.resources_servers.answers.extraction import FoundAnswer
-from rollyard.resources_servers.answers.finders import (
-    CHANGED,
-    bare_value,
-    boxed,
-    boxed_or_tagged,
-    hashes,
-    minerva,
-    number,
-    phrased,
-    values,
-)
-from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
+from rollyard.resources_servers.answers.grader import AnswerEnvironment, AnswerForm, AnswerSettings, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.answers.quantity import quantity
@@ -48,7 +37,6 @@ class Gsm8kSettings(AnswerSettings):
 
     @property
     def has_format_part(self) -> bool:
-        """True if the reward depends on the format, in addition to the answer."""
         return bool(self.format_reward or self.format_penalty)
 
 
@@ -119,12 +107,12 @@ def _first(pattern: re.Pattern[str], method: str, text: str) -> FoundAnswer | No
 
 def _numbers_in(text: str) -> list[str]:
     """Return the number in each of the sentence's values, from its start or from after its last equals sign."""
-    return [_number_in(value) for value in values(text)]
+    return [_number_in(value) for value in finders.values(text)]
 
 
 def _number_in(text: str) -> str:
     """Extract `$18` from `9 * 2 = $18 a day`. Return the text unchanged if other words change the number."""
-    text = bare_value(text)
+    text = finders.bare_value(text)
     if quantity(text, any_words=True) is not None:
         return text
     last = text.rpartition("=")[2]
@@ -132,21 +120,21 @@ def _number_in(text: str) -> str:
     if (
         match is None
         or _VARIABLE.match(last, match.end())
-        or CHANGED.search(text[: len(text) - len(last) + match.start(1)])
+        or finders.CHANGED.search(text[: len(text) - len(last) + match.start(1)])
     ):
         return text
     return text if _RANGE.match(text, match.start(1)) and last == text else match[1]
 
 
 _LENIENT = (
-    boxed_or_tagged,
-    narrowed(hashes, _numbers_in),
-    narrowed(minerva, _numbers_in),
-    narrowed(phrased, _numbers_in),
-    number,
+    finders.boxed_or_tagged,
+    narrowed(finders.hashes, _numbers_in),
+    narrowed(finders.minerva, _numbers_in),
+    narrowed(finders.phrased, _numbers_in),
+    finders.number,
 )
 ANSWER_FORMS = {
-    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "chat": AnswerForm(stops=(), strict=finders.boxed, lenient=_LENIENT),
     "lm_eval": AnswerForm(
         stops=("Question:", "</s>", "<|im_end|>"),
         strict=lambda text: _first(_HASHES, "hashes", text),

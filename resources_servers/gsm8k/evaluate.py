@@ -7,66 +7,140 @@ interrupted evaluation.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
 import yaml
 
+from rollyard.records import script
 from rollyard.records.errors import OperatorError
-from rollyard.records.jsonl import replace
+from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
+from rollyard.records.rewards import is_measured
 from rollyard.records.rollout_file import check_output
-from rollyard.records.script import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    ScriptParser,
-    own_command,
-    positive,
-    run_foreground,
-    run_script,
-)
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.rollout_log import (
-    completion_tokens,
-    figures,
-    measured_rows,
-    question_text,
-    response_text,
-)
+
+
+def write_rollout_log(files: list[Path], output: Path) -> int:
+    return _write_lines(output, (_log_record(path.stem, row) for path in files for row in measured_rows(path)))
+
+
+def _write_lines(output: Path, rows: Iterable[Json]) -> int:
+    """Write one line per row, replacing `output`, and return their number."""
+    count = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield orjson.dumps(row) + b"\n"
+
+    replace(output, lines())
+    return count
+
+
+def measured_rows(path: Path) -> Iterator[Json]:
+    """Yield the rollouts with a reward. The last line of a file that is still being written may be incomplete."""
+    for line in iter_jsonl(Lines(path, whole=True), refuse(path)):
+        if is_measured(line.value):
+            yield line.value
+
+
+def response_text(row: Json) -> str:
+    parts = [part for item in row["response"]["output"] if item.get("type") == "message" for part in item["content"]]
+    return "".join(part.get("text", "") for part in parts)
+
+
+def question_text(row: Json) -> str:
+    items = row["responses_create_params"]["input"]
+    return str(items if isinstance(items, str) else items[-1]["content"])
+
+
+def _log_record(step: str, row: Json) -> Json:
+    duration_s = (row.get("timings") or {}).get("total_s")
+    info: Json = {
+        "parsed_answer": row.get("extracted_answer"),
+        "target_answer": row.get("expected_answer"),
+        "completion_length": completion_tokens(row),
+        "finish_reason": row.get("finish_reason"),
+        "reward_components": row.get("reward_components"),
+    }
+    info |= {"parse_error": True} if row.get("parse_error") else {"correct": row.get("success") is True}
+    truncated = row.get("finish_reason") == "length"
+    played = {"index": 0, "prev_obs": question_text(row), "action": response_text(row), "next_obs": None}
+    ended = {"reward": row["reward"], "truncated": truncated, "terminated": not truncated}
+    return {
+        "id": f"{step}-{row['_ng_task_index']}-{row['_ng_rollout_index']}",
+        "meta": {"train_step": step, "question_id": row.get("id"), "task_key": row.get("_ng_task_key")},
+        "steps": [{**played, **ended, "info": info}],
+        "total_reward": row["reward"],
+        "length": 1,
+        "duration_ns": None if duration_s is None else round(duration_s * 1e9),
+    }
+
+
+def figures(rows: Iterable[Json]) -> dict[str, str]:
+    """Return the figures of the rollout rows by name: shares of all rollouts, and lengths in tokens. The names are
+    those of this project's and of ludic's scripts.
+    """
+    count = correct = unreadable = 0
+    lengths: list[int] = []
+    for row in rows:
+        count += 1
+        correct += row.get("success") is True
+        unreadable += bool(row.get("parse_error", row.get("extracted_answer") is None))
+        lengths += [] if (tokens := completion_tokens(row)) is None else [tokens]
+    right, unread = (f"{100 * part / max(count, 1):.2f}%" for part in (correct, unreadable))
+    length = f"{sum(lengths) / len(lengths):.1f}" if lengths else "unknown"
+    found = {"accuracy": right, "correct_rate": right, "parse_err_rate": unread, "parse_error_rate": unread}
+    found |= {"avg_completion_length": length, "avg_completion_tokens": length}
+    return {**found, "total_completion_tokens": str(sum(lengths))}
+
+
+def completion_tokens(row: Json) -> int | None:
+    tokens = (row["response"].get("usage") or {}).get("output_tokens")
+    return tokens if isinstance(tokens, int) else None
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prepare the rows, run `ng_eval` on them, and print the figures. Returns the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = script.ScriptParser(description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
+    add("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
+    add("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
+    add("--start-server", action="store_true", help="start vLLM, and stop it at the end")
+    add("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
+    add("--max-model-len", "--max_model_len", type=script.positive, help="maximum context length in tokens")
+    add("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
+    add("--limit", type=script.positive, help="number of questions (default: all)")
+    add("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
+    add("--system-prompt", default="", help="system prompt (default: none)")
+    add("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
+    add("--max-tokens", type=script.positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
+    add("--max-steps", type=script.positive, default=1, help="model calls per question (default 1)")
+    add("--timeout-s", type=float, help="time limit of one question in seconds")
+    add("--concurrency", type=script.positive, default=64, help="questions in flight (default %(default)s)")
+    add("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
+    options = parser.parse_args(arguments)
     if not options.out.suffix:
         raise OperatorError(f"--out is {str(options.out)!r}; expected a file name such as gsm8k_eval.jsonl")
     check_output(options.out)
     folder = options.out.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "rows.jsonl"
-    status = prepare_rows(
-        rows, split=options.split, system_prompt=options.system_prompt, limit=options.limit, local=options.local
-    )
-    if status:
+    given = {name: getattr(options, name) for name in ("split", "system_prompt", "limit", "local")}
+    if status := prepare_rows(rows, **given):
         return status
     config = folder / "config.yaml"
     replace(config, yaml.safe_dump(_eval_config(options, rows, folder), sort_keys=False, allow_unicode=True).encode())
-    status = run_foreground(own_command("ng_eval", str(config)))
+    status = script.run_foreground(script.own_command("ng_eval", str(config)))
     rollouts = folder / "rollouts.jsonl"
-    if status in (EXIT_USAGE, EXIT_INTERRUPTED) or not rollouts.is_file():
-        return status or EXIT_FAILED  # rollouts.jsonl may be that of other options
-    count = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal count
-        for row in measured_rows(rollouts):
-            count += 1
-            yield orjson.dumps(_record(row)) + b"\n"
-
-    replace(options.out, lines())
+    if status in (script.EXIT_USAGE, script.EXIT_INTERRUPTED) or not rollouts.is_file():
+        return status or script.EXIT_FAILED  # rollouts.jsonl may be that of other options
+    count = _write_lines(options.out, map(_record, measured_rows(rollouts)))
     print("---- GSM8K Evaluation ----")
     for name, figure in figures(measured_rows(rollouts)).items():
         print(f"{name}: {figure}")
@@ -74,29 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = ScriptParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
-    parser.add_argument("--start-server", action="store_true", help="start vLLM, and stop it at the end")
-    parser.add_argument("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
-    parser.add_argument("--max-model-len", "--max_model_len", type=positive, help="maximum context length in tokens")
-    parser.add_argument("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
-    parser.add_argument("--limit", type=positive, help="number of questions (default: all)")
-    parser.add_argument("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
-    parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
-    parser.add_argument("--max-tokens", type=positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
-    parser.add_argument("--max-steps", type=positive, default=1, help="model calls per question (default 1)")
-    parser.add_argument("--timeout-s", type=float, help="time limit of one question in seconds")
-    parser.add_argument("--concurrency", type=positive, default=64, help="questions in flight (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
-    return parser
-
-
 def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
-    """Return the keys of `ng_eval`."""
     config: Json = {
         "model": f"vllm/{options.model}" if options.start_server else options.model,
         "environments": ["gsm8k"],
@@ -142,4 +194,4 @@ def _record(row: Json) -> Json:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    script.run_script(main)

@@ -24,8 +24,8 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, not_negative, own_command, positive, run_foreground, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import SYSTEM
+from rollyard.resources_servers.gsm8k.evaluate import write_rollout_log
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.services.config.overrides import format_value
 from rollyard.services.config.settings_file import dump_settings
 
@@ -39,7 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
     rows, evaluation_rows = inputs / "train.jsonl", inputs / "eval.jsonl" if options.eval_limit else None
     train_settings(options, rows, evaluation_rows, options.model)  # contradictions, before waiting for the server
     name = served_model(f"http://{options.host}:{options.port}", options.model)
-    if status := _prepare(options, rows, evaluation_rows):
+    inputs.mkdir(parents=True, exist_ok=True)
+    prompt, local = options.system_prompt, options.local
+    status = prepare_rows(rows, split=options.split, system_prompt=prompt, limit=options.limit, local=local)
+    if not status and evaluation_rows is not None:
+        held_out = {"split": options.eval_split, "limit": options.eval_limit, "local": options.eval_local or local}
+        status = prepare_rows(evaluation_rows, system_prompt=prompt, **held_out)
+    if status:
         return status
     file = inputs / "train.yaml"
     replace(file, dump_settings(train_settings(options, rows, evaluation_rows, name)).encode())
@@ -48,22 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
     if played := [path for path in files if re.fullmatch(r"step_\d+\.jsonl", path.name)]:
         print(f"Wrote {write_rollout_log(played, options.rollout_log)} rollouts to {options.rollout_log}")
     return status
-
-
-def _prepare(options: argparse.Namespace, rows: Path, evaluation_rows: Path | None) -> int:
-    """Write the rows of training and evaluation, and return the exit status."""
-    rows.parent.mkdir(parents=True, exist_ok=True)
-    prompt, local = options.system_prompt, options.local
-    status = prepare_rows(rows, split=options.split, system_prompt=prompt, limit=options.limit, local=local)
-    if status or evaluation_rows is None:
-        return status
-    return prepare_rows(
-        evaluation_rows,
-        split=options.eval_split,
-        system_prompt=prompt,
-        limit=options.eval_limit,
-        local=options.eval_local or local,
-    )
 
 
 LOGGERS = ("rich", "print", "wandb", "mlflow")
@@ -115,20 +105,6 @@ def training_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def check_options(options: argparse.Namespace) -> None:
-    """Raise OperatorError for values that contradict each other. `ng_train` checks the others."""
-    rollouts, size = options.rollouts_per_update, options.group_size
-    if rollouts <= 0 or rollouts % size:
-        raise OperatorError(
-            f"--rollouts-per-update is {rollouts}; expected a positive multiple of --group-size, which is {size}"
-        )
-    if options.max_completion_tokens > options.max_seq_len:
-        raise OperatorError(
-            f"--max-completion-tokens ({options.max_completion_tokens}) exceeds --max-seq-len ({options.max_seq_len}): "
-            "complete responses would be too long to train on"
-        )
-
-
 def loggers_of(text: str) -> list[str]:
     """Return the loggers in `rich,wandb` or `rich+wandb`; none for `none`. Raises OperatorError for unknown ones."""
     names = [name.strip().lower() for name in text.replace("+", ",").split(",") if name.strip()]
@@ -140,8 +116,14 @@ def loggers_of(text: str) -> list[str]:
 
 def train_settings(options: argparse.Namespace, rows: Path, evaluation_rows: Path | None, served_name: str) -> Json:
     """Return `ng_train`'s keys. Raises OperatorError for values that contradict each other."""
-    check_options(options)
-    sampling = {"max_output_tokens": options.max_completion_tokens}
+    rollouts, size, longest = options.rollouts_per_update, options.group_size, options.max_completion_tokens
+    if rollouts <= 0 or rollouts % size:
+        reason = f"--rollouts-per-update is {rollouts}; expected a positive multiple of --group-size, which is {size}"
+        raise OperatorError(reason)
+    if longest > options.max_seq_len:
+        reason = f"--max-completion-tokens ({longest}) exceeds --max-seq-len ({options.max_seq_len})"
+        raise OperatorError(f"{reason}: complete responses would be too long to train on")
+    sampling = {"max_output_tokens": longest}
     return {
         "model": options.model,
         "output_dir": str(options.output_dir),
@@ -152,8 +134,8 @@ def train_settings(options: argparse.Namespace, rows: Path, evaluation_rows: Pat
         "shuffle": options.shuffle,
         "seed": options.seed,
         "max_steps": options.train_steps,
-        "groups_per_step": options.rollouts_per_update // options.group_size,
-        "group_size": options.group_size,
+        "groups_per_step": rollouts // size,
+        "group_size": size,
         "responses_create_params": {"temperature": options.train_temperature, **sampling},
         "num_samples_in_parallel": options.concurrency,
         "loss": {"algorithm": options.algorithm},
@@ -181,7 +163,6 @@ def train_settings(options: argparse.Namespace, rows: Path, evaluation_rows: Pat
 
 
 def _overrides(options: argparse.Namespace, served_name: str) -> list[str]:
-    """Return the settings of the servers: the reward, and the vLLM server as the policy."""
     values = {
         "+policy_base_url": f"http://{options.host}:{options.port}/v1",
         "+policy_model_name": served_name,
@@ -201,13 +182,27 @@ _TIMEOUT_S = 10.0
 
 
 def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Return the name under which the vLLM server at `url` serves `model`.
-
-    If `model` is a folder, the server's only model may be another one, because training begins with an update of its
-    weights; the model server refuses the weights of another architecture. Raises OperatorError if no server responds
-    within `wait_s` seconds, if it serves other models, or if its weights cannot be updated.
+    """Return the name under which the vLLM server at `url` serves `model`. If `model` is a folder, the server's only
+    model may be another one, because training begins with an update of its weights; the model server refuses the
+    weights of another architecture. Raises OperatorError if no server responds within `wait_s` seconds, if it serves
+    other models, or if its weights cannot be updated.
     """
-    listed = _models(url, wait_s, sleep)
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            status, body = _get(f"{url}/v1/models")
+            break
+        except (URLError, OSError) as error:
+            if time.monotonic() >= until:
+                reason = f"no vLLM server answers at {url} ({getattr(error, 'reason', error)}): start one with "
+                remedy = "`python -m ludic.inference.vllm_server --model MODEL`, or pass --host and --port"
+                raise OperatorError(reason + remedy) from error
+            sleep(_PAUSE_S)
+    try:
+        listed: list[dict[str, Any]] = list(orjson.loads(body)["data"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        reason = f"{url}/v1/models answers with status {status}, but not with a list of models"
+        raise OperatorError(f"{reason}: is it a vLLM server?") from error
     names = [str(entry["id"]) for entry in listed if model in (entry.get("id"), entry.get("root"))]
     roots = {entry.get("root") or entry.get("id") for entry in listed}  # a model may have several names
     if not names and len(roots) == 1 and Path(model).is_dir():
@@ -225,27 +220,6 @@ def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callabl
             "does. Everybody who reaches its port can then change its weights: serve on 127.0.0.1"
         )
     return names[0]
-
-
-def _models(url: str, wait_s: float, sleep: Callable[[float], None]) -> list[dict[str, Any]]:
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            status, body = _get(f"{url}/v1/models")
-        except (URLError, OSError) as error:
-            if time.monotonic() >= until:
-                raise OperatorError(
-                    f"no vLLM server answers at {url} ({getattr(error, 'reason', error)}): start one with "
-                    "`python -m ludic.inference.vllm_server --model MODEL`, or pass --host and --port"
-                ) from error
-            sleep(_PAUSE_S)
-            continue
-        try:
-            return list(orjson.loads(body)["data"])
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise OperatorError(
-                f"{url}/v1/models answers with status {status}, but not with a list of models: is it a vLLM server?"
-            ) from error
 
 
 def _get(url: str) -> tuple[int, bytes]:

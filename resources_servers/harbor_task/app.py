@@ -4,22 +4,218 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import orjson
 from pydantic import Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.types import Json
+from rollyard.records.json_values import is_number
+from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
-from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_box import TaskBox
-from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskSet, load_tasks
-from rollyard.services.sandbox.shell_box import BoxDied, CommandResult, ShellBox, plan_for
+from rollyard.resources_servers.harbor_task.dockerfile import Copy, UnsupportedTask
+from rollyard.resources_servers.harbor_task.task_folder import (
+    ENVIRONMENT,
+    SOLUTION,
+    TESTS,
+    HarborSettings,
+    TaskFolder,
+    TaskSet,
+    load_tasks,
+)
+from rollyard.services.sandbox.shell_box import BoxDied, BoxEntry, BoxRefused, CommandResult, ShellBox, plan_for
+
+VERIFIER_LOGS = "/logs/verifier"
+_LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
+
+
+class TaskBox:
+    def __init__(self, task: TaskFolder, settings: HarborSettings, box: ShellBox, slots: asyncio.Semaphore) -> None:
+        self._task = task
+        self._settings = settings
+        self._box = box
+        self._slots = slots
+        paths = [str(path / "bin") for path in settings.host_paths if (path / "bin").is_dir()]
+        self._env = {**task.build.env, "PATH": ":".join([*paths, task.build.env["PATH"]])}
+
+    @classmethod
+    async def build(cls, task: TaskFolder, settings: HarborSettings, slots: asyncio.Semaphore) -> TaskBox:
+        """Start a box and execute the Dockerfile. Raises UnsupportedTask if an instruction fails."""
+        limits, config = settings.limits, task.config
+        less = {
+            "memory_mb": min(limits.memory_mb, max(config.memory_mb or limits.memory_mb, 64)),
+            "storage_mb": min(limits.storage_mb, config.storage_mb or limits.storage_mb),
+        }
+        plan = plan_for(
+            limits.model_copy(update=less),
+            visible=[str(path) for path in settings.host_paths],
+            folders=[*_LOGS, *task.build.folders],
+        )
+        box = cls(task, settings, await ShellBox.start(plan, output_limit=limits.output_kb * 1024), slots)
+        try:
+            await box._execute_build()
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> CommandResult:
+        async with self._slots:
+            variables = {**self._env, **(env or {})}
+            return await self._box.run(argv, cwd=self._task.build.workdir, env=variables, timeout_s=timeout_s)
+
+    async def test(self) -> TestReward:
+        """Copy the tests into the box, run them, and read the reward. What the model broke gives the reward 0."""
+        try:
+            return await self._test()
+        except (BoxDied, BoxRefused) as error:
+            return TestReward(0.0, problem=f"the tests cannot run: {error}")
+
+    async def solve(self) -> CommandResult:
+        if not (self._task.path / SOLUTION / "solve.sh").is_file():
+            raise UnsupportedTask("solution/solve.sh is missing")
+        await self._box.write(list(tree(self._task.path / SOLUTION, "/solution")))
+        limit_s = self._task.config.agent.timeout_sec or self._settings.episode_s
+        return await self.run(("/bin/bash", "-c", "bash /solution/solve.sh"), limit_s)
+
+    async def close(self) -> None:
+        await self._box.close()
+
+    async def _test(self) -> TestReward:
+        if not self._settings.keep_processes:
+            await self._box.kill_processes()
+        for path in ("/tests", VERIFIER_LOGS):
+            await self._box.remove(path)
+        files = [BoxEntry(path=VERIFIER_LOGS, kind="folder"), *tree(self._task.path / TESTS, "/tests")]
+        files = [one.model_copy(update={"mode": 0o755}) if one.path == "/tests/test.sh" else one for one in files]
+        await self._box.write(files)
+        verifier = self._task.config.verifier
+        limit_s = min(verifier.timeout_sec, self._settings.max_test_s)
+        result = await self.run(("/bin/bash", "-c", "/tests/test.sh"), limit_s, verifier.env)
+        json_file = await self._box.read(f"{VERIFIER_LOGS}/reward.json", MAX_BYTES)
+        text_file = await self._box.read(f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
+        await self._box.remove("/tests")
+        if result.timed_out:
+            return TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s", output=result.output)
+        return replace(read_reward(json_file, text_file, self._settings.reward_key), output=result.output)
+
+    async def _execute_build(self) -> None:
+        limit_s = min(self._task.config.environment.build_timeout_sec, self._settings.max_build_s)
+        deadline = time.monotonic() + limit_s
+        for step in self._task.build.steps:
+            try:
+                if isinstance(step, Copy):
+                    probe = await self._box.run(("test", "-d", step.target), env=self._env)
+                    context = self._task.path / ENVIRONMENT
+                    await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
+                    continue
+                async with self._slots:
+                    left_s = max(deadline - time.monotonic(), 0.1)
+                    result = await self._box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
+            except (BoxRefused, BoxDied) as error:
+                raise step.instruction.refuse(str(error)) from error
+            if result.timed_out:
+                raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")
+            if result.exit_code != 0:
+                reason = f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
+                raise step.instruction.refuse(reason)
+
+
+def tree(source: Path, target: str, mode: int | None = None) -> Iterator[BoxEntry]:
+    """Yield a file, or a folder with its content, under the path `target`. `mode` replaces the files' permissions."""
+    if source.is_symlink():
+        yield BoxEntry(path=target, kind="link", target=str(source.readlink()))
+    elif source.is_dir():
+        yield BoxEntry(path=target, kind="folder")
+        for child in sorted(source.iterdir()):
+            yield from tree(child, posixpath.join(target, child.name), mode)
+    else:
+        own = 0o755 if source.stat().st_mode & 0o100 else 0o644
+        yield BoxEntry(path=target, kind="file", data=source.read_bytes(), mode=own if mode is None else mode)
+
+
+def copied(step: Copy, context: Path, is_folder: bool) -> list[BoxEntry]:
+    """Return what a COPY instruction creates. `is_folder`: whether its target exists as a folder. Raises
+    UnsupportedTask if a source does not exist in the folder environment/, or leads out of it.
+    """
+    entries: list[BoxEntry] = []
+    for pattern in step.sources:
+        found = _matching(context, pattern)
+        if not found:
+            raise step.instruction.refuse(f"{pattern} does not exist in environment/")
+        into_folder = step.into_folder or is_folder or len(found) > 1
+        for source in found:
+            if source.is_dir() and not source.is_symlink():  # its content is copied, not the folder itself
+                entries += tree(source, step.target, step.mode)
+            else:
+                real = source.resolve()
+                target = posixpath.join(step.target, source.name) if into_folder else step.target
+                entries += tree(real, target, step.mode)
+    return entries
+
+
+def _matching(context: Path, pattern: str) -> list[Path]:
+    relative = posixpath.normpath(pattern.lstrip("/")) if pattern.strip("/") else "."
+    if relative == ".":
+        return [context]
+    if relative.startswith(".."):
+        return []
+    found = sorted(context.glob(relative)) if any(sign in relative for sign in "*?[") else [context / relative]
+    root = context.resolve()
+    return [path for path in found if path.exists() and path.resolve().is_relative_to(root)]
+
+
+MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class TestReward:
+    """The reward of the tests. If they wrote none, it is 0, because the model may have broken them."""
+
+    __test__ = False  # not a class of tests
+
+    reward: float
+    rewards: dict[str, float] = field(default_factory=dict)
+    """All values of reward.json."""
+    problem: str = ""
+    """Why there is no reward."""
+    output: str = ""
+    """What the tests printed."""
+
+
+def read_reward(json_file: bytes | None, text_file: bytes | None, key: str | None) -> TestReward:
+    """Return the reward from the content of reward.json, or else from that of reward.txt (None: no such file)."""
+    if json_file is None:
+        if text_file is None:
+            return TestReward(0.0, problem="the tests wrote no reward")
+        try:
+            value = float(text_file.decode())
+        except ValueError:
+            return TestReward(0.0, problem=f"reward.txt is not a number: {text_file[:80]!r}")
+        if not is_number(value, MAX_REWARD):
+            return TestReward(0.0, problem=f"reward.txt is not a finite number: {text_file[:80]!r}")
+        return TestReward(value)
+    try:
+        found = orjson.loads(json_file)
+    except ValueError as error:
+        return TestReward(0.0, problem=f"reward.json is not JSON: {error}")
+    values = found if isinstance(found, dict) else {"reward": found}
+    if not values or not all(is_number(each, MAX_REWARD) for each in values.values()):
+        return TestReward(0.0, problem=f"reward.json is not an object of finite numbers: {json_file[:80]!r}")
+    rewards = {str(name): float(each) for name, each in values.items()}
+    if (key or "reward") in rewards:
+        return TestReward(rewards[key or "reward"], rewards)
+    if key is not None:
+        return TestReward(0.0, rewards, f"reward.json has no key {key!r}; it has {', '.join(rewards)}")
+    return TestReward(sum(rewards.values()) / len(rewards), rewards)
+
 
 _OUTPUT_KEPT = 10_000
 """Characters of the tests' output that the rollout records."""
@@ -27,8 +223,6 @@ _OUTPUT_KEPT = 10_000
 
 @dataclass(frozen=True)
 class Workshop:
-    """What all episodes share."""
-
     tasks: TaskSet
     slots: asyncio.Semaphore
 
@@ -75,7 +269,6 @@ class HarborTask(Environment[HarborSettings]):
         self._died = ""
 
     async def seed(self) -> list[Json]:
-        """Build the task's box, and return its instruction."""
         try:
             self._box = await TaskBox.build(self._folder, self.settings, self.shared.slots)
         except UnsupportedTask as error:
@@ -101,13 +294,16 @@ class HarborTask(Environment[HarborSettings]):
             self._died = f"The machine has ended, and its files are lost: {error}"
             return ToolResult(self._died, done=True)
         self._left_s -= time.monotonic() - started
-        text = _shown(result, limit_s)
+        text = result.output
+        if result.timed_out:
+            text += f"\n[stopped after {limit_s:g} s]"
+        elif result.exit_code != 0:
+            text += f"\n[exit code {result.exit_code}]"
         if self._left_s <= 0:
             return ToolResult(f"{text}\n[the time limit of the task is over]", done=True)
         return text
 
     async def verify(self, response: Verification) -> Verdict:
-        """Run the task's tests in the box, and return the reward that they wrote."""
         found = await self._open_box.test()
         more: Json = {"rewards": found.rewards} if found.rewards else {}
         return Verdict(
@@ -119,7 +315,6 @@ class HarborTask(Environment[HarborSettings]):
         )
 
     async def close(self) -> None:
-        """End the box."""
         if self._box is not None:
             await self._box.close()
 
@@ -127,12 +322,6 @@ class HarborTask(Environment[HarborSettings]):
     def _open_box(self) -> TaskBox:
         assert self._box is not None, "seed was not called"
         return self._box
-
-
-def _shown(result: CommandResult, limit_s: float) -> str:
-    if result.timed_out:
-        return f"{result.output}\n[stopped after {limit_s:g} s]"
-    return result.output if result.exit_code == 0 else f"{result.output}\n[exit code {result.exit_code}]"
 
 
 server = serve(HarborTask)

@@ -23,8 +23,6 @@ _SUBSTITUTED = frozenset({"COPY", "ADD", "ENV", "WORKDIR", "USER", "FROM", "VOLU
 
 @dataclass(frozen=True)
 class Copy:
-    """Copies files of the folder environment/."""
-
     instruction: DockerInstruction
     sources: tuple[str, ...]
     target: str
@@ -36,8 +34,6 @@ class Copy:
 
 @dataclass(frozen=True)
 class RunInstruction:
-    """Runs a command."""
-
     instruction: DockerInstruction
     argv: tuple[str, ...]
     cwd: str
@@ -46,8 +42,6 @@ class RunInstruction:
 
 @dataclass
 class Build:
-    """Everything that a Dockerfile does."""
-
     steps: list[Copy | RunInstruction] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     """Folders to create first."""
@@ -172,8 +166,7 @@ class _Reader:
         self.build.steps.append(RunInstruction(instruction, argv, self.build.workdir, env))
 
     def _set_shell(self, instruction: DockerInstruction) -> None:
-        words = instruction.exec_form()
-        if words is None:
+        if (words := instruction.exec_form()) is None:
             raise instruction.refuse('expected a list, such as ["/bin/bash", "-c"]')
         self._shell = tuple(words)
 
@@ -189,7 +182,6 @@ class _Reader:
 
 
 def absolute(path: str) -> str:
-    """Return the path without `..` and double slashes."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
@@ -210,8 +202,6 @@ _HEREDOC = re.compile(r"<<-?[\"']?\w")
 
 @dataclass(frozen=True)
 class DockerInstruction:
-    """One instruction, which may span several lines of the file."""
-
     line: int
     keyword: str
     """In upper case."""
@@ -220,7 +210,6 @@ class DockerInstruction:
     flags: Mapping[str, str]
 
     def refuse(self, reason: str) -> UnsupportedTask:
-        """Return the exception that names this instruction."""
         shown = " ".join(f"{self.keyword} {self.text}".split())
         return UnsupportedTask(f"environment/Dockerfile line {self.line}: `{shown:.120}`: {reason}")
 
@@ -265,9 +254,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if stripped.startswith("#"):
             directive = _DIRECTIVE.fullmatch(stripped) if directives else None
             if directive and directive[1].lower() == "escape" and directive[2].strip() != "\\":
-                raise UnsupportedTask(
-                    f"environment/Dockerfile line {number}: another escape character is not supported"
-                )
+                reason = f"environment/Dockerfile line {number}: another escape character is not supported"
+                raise UnsupportedTask(reason)
             continue
         directives = False
         if not stripped:
@@ -334,7 +322,6 @@ class HostImage:
 
 
 def host_image(os_release: Path = _OS_RELEASE, python: str = "/usr/bin/python3") -> HostImage:
-    """Describe this host."""
     try:
         fields = dict(_FIELD.findall(os_release.read_text()))
     except OSError:
@@ -356,7 +343,6 @@ _LOCAL = re.compile(r"(?:curl|wget)\b[^;&|\n]*(?:localhost|127\.0\.0\.1|--versio
 
 def network_command(script: str) -> tuple[int, str] | None:
     """Return the line number and the name of the first command of a shell script that needs a network; None if none.
-
     Requests to this machine itself are allowed. A command that is hidden from this search fails when it runs.
     """
     for number, line in enumerate(script.splitlines(), start=1):

@@ -12,8 +12,8 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.records.terminal import plain
 from rollyard.resources_servers.dataset_sources import write_rows
+from rollyard.resources_servers.harbor_task.app import TaskBox
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskFolder, load_tasks
 
 
@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     tasks = load_tasks(settings)
     refused, playable = dict(tasks.refused), dict(tasks.playable)
     if options.check_solutions:
-        problems = asyncio.run(_check(list(playable.values()), settings))
-        refused |= problems
+        found = asyncio.run(_solution_problems(list(playable.values()), settings))
+        refused |= {name: problem for name, problem in zip(playable, found, strict=True) if problem}
     for name, reason in sorted(refused.items()):
         print(plain(f"{name}: {reason}"), file=sys.stderr)
     rows = (
@@ -45,31 +45,26 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{count} rows -> {options.output}; {len(refused)} tasks cannot be played here")
 
 
-async def _check(tasks: list[TaskFolder], settings: HarborSettings) -> dict[str, str]:
-    """Return why the solutions of some tasks do not get the reward 1."""
+async def _solution_problems(tasks: list[TaskFolder], settings: HarborSettings) -> list[str]:
     slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
-    problems: dict[str, str] = {}
 
-    async def check(task: TaskFolder) -> None:
+    async def check(task: TaskFolder) -> str:
         async with slots:
-            if problem := await _solution_problem(task, settings):
-                problems[task.name] = problem
+            return await _solution_problem(task, settings)
 
-    await asyncio.gather(*map(check, tasks))
-    return problems
+    return await asyncio.gather(*map(check, tasks))
 
 
 async def _solution_problem(task: TaskFolder, settings: HarborSettings) -> str:
+    """Return why the task's own solution does not get the reward 1; empty if it does."""
     try:
         box = await TaskBox.build(task, settings, asyncio.Semaphore(1))
+        try:
+            solved, tested = await box.solve(), await box.test()
+        finally:
+            await box.close()
     except UnsupportedTask as error:
         return str(error)
-    try:
-        solved, tested = await box.solve(), await box.test()
-    except UnsupportedTask as error:
-        return str(error)
-    finally:
-        await box.close()
     if tested.reward >= 1.0:
         return ""
     output = " ".join((solved.output[-200:] + tested.output[-200:]).split())

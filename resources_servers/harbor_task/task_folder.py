@@ -16,16 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.base import EnvironmentSettings
-from rollyard.resources_servers.harbor_task.dockerfile import (
-    Build,
-    HostImage,
-    UnsupportedTask,
-    absolute,
-    host_image,
-    is_read_only,
-    network_command,
-    read_build,
-)
+from rollyard.resources_servers.harbor_task import dockerfile
 from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
 from rollyard.services.sandbox.shell_box import BoxLimits, is_visible
 
@@ -33,8 +24,6 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 
 class HarborSettings(EnvironmentSettings):
-    """Where the tasks are, and what their boxes may do."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"slots"}
 
     tasks: Path | None = None
@@ -74,23 +63,20 @@ MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """A task that can be played."""
-
     name: str
     path: Path
     instruction: str
     config: TaskConfig
-    build: Build
+    build: dockerfile.Build
     digest: str
     """Hash of all files, to notice rows that belong to another version of the task."""
 
 
 def is_task(path: Path) -> bool:
-    """Return whether the folder is meant to be a task."""
     return os.path.lexists(path / CONFIG)
 
 
-def load_folder(path: Path, host: HostImage, accepted: Sequence[str]) -> TaskFolder:
+def load_folder(path: Path, host: dockerfile.HostImage, accepted: Sequence[str]) -> TaskFolder:
     """Load a task folder. Raises UnsupportedTask with the file, line or key that cannot be provided."""
     try:
         digest = _check_tree(path)
@@ -99,27 +85,28 @@ def load_folder(path: Path, host: HostImage, accepted: Sequence[str]) -> TaskFol
         build = _build(path, config, host, accepted)
         tests = _text(path / TESTS / "test.sh")
     except OSError as error:
-        raise UnsupportedTask(f"{error.filename or path} cannot be read: {error.strerror}") from error
+        raise dockerfile.UnsupportedTask(f"{error.filename or path} cannot be read: {error.strerror}") from error
     if not instruction:
-        raise UnsupportedTask(f"{INSTRUCTION} is empty")
-    if found := network_command(tests):
-        raise UnsupportedTask(
-            f"{TESTS}/test.sh line {found[0]}: `{found[1]}` needs a network, which a box does not have"
-        )
+        raise dockerfile.UnsupportedTask(f"{INSTRUCTION} is empty")
+    if found := dockerfile.network_command(tests):
+        reason = f"{TESTS}/test.sh line {found[0]}: `{found[1]}` needs a network, which a box does not have"
+        raise dockerfile.UnsupportedTask(reason)
     return TaskFolder(path.name, path, instruction, config, build, digest)
 
 
-def _build(path: Path, config: TaskConfig, host: HostImage, accepted: Sequence[str]) -> Build:
+def _build(path: Path, config: TaskConfig, host: dockerfile.HostImage, accepted: Sequence[str]) -> dockerfile.Build:
     folder = path / ENVIRONMENT
     for name in _COMPOSE:
         if (folder / name).exists():
-            raise UnsupportedTask(f"{ENVIRONMENT}/{name}: several containers are not supported")
+            raise dockerfile.UnsupportedTask(f"{ENVIRONMENT}/{name}: several containers are not supported")
     if (folder / ".dockerignore").exists():
-        raise UnsupportedTask(f"{ENVIRONMENT}/.dockerignore is not supported: remove the files that it excludes")
-    dockerfile = folder / "Dockerfile"
-    if not dockerfile.exists():
-        raise UnsupportedTask(f"{ENVIRONMENT}/Dockerfile is missing; prebuilt images cannot be started")
-    build = read_build(_text(dockerfile), host, accepted)
+        raise dockerfile.UnsupportedTask(
+            f"{ENVIRONMENT}/.dockerignore is not supported: remove the files that it excludes"
+        )
+    file = folder / "Dockerfile"
+    if not file.exists():
+        raise dockerfile.UnsupportedTask(f"{ENVIRONMENT}/Dockerfile is missing; prebuilt images cannot be started")
+    build = dockerfile.read_build(_text(file), host, accepted)
     build.env |= config.environment.env
     if workdir := config.environment.workdir:
         build.workdir = _workdir(workdir)
@@ -129,10 +116,10 @@ def _build(path: Path, config: TaskConfig, host: HostImage, accepted: Sequence[s
 
 def _workdir(path: str) -> str:
     if not path.startswith("/"):
-        raise UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: expected an absolute path")
-    found = absolute(path)
-    if is_read_only(found):
-        raise UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: {found} is read-only in a box")
+        raise dockerfile.UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: expected an absolute path")
+    found = dockerfile.absolute(path)
+    if dockerfile.is_read_only(found):
+        raise dockerfile.UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: {found} is read-only in a box")
     return found
 
 
@@ -140,26 +127,27 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except FileNotFoundError as error:
-        raise UnsupportedTask(f"{path.name} is missing in {path.parent.name}") from error
+        raise dockerfile.UnsupportedTask(f"{path.name} is missing in {path.parent.name}") from error
     except UnicodeDecodeError as error:
-        raise UnsupportedTask(f"{path.name} is not UTF-8 text: {error}") from error
+        raise dockerfile.UnsupportedTask(f"{path.name} is not UTF-8 text: {error}") from error
 
 
 def _check_tree(path: Path) -> str:
-    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder.
-
-    A link from environment/ to tests/ would show the tests to the model, so it is refused as well.
+    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder. A
+    link from environment/ to tests/ would show the tests to the model, so it is refused as well.
     """
     found, size = hashlib.sha256(), 0
     for part in (CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION):
         if not os.path.lexists(path / part):
             continue
         if (path / part).is_symlink():
-            raise UnsupportedTask(f"{part} is a link; expected the {'file' if '.' in part else 'folder'} itself")
+            raise dockerfile.UnsupportedTask(
+                f"{part} is a link; expected the {'file' if '.' in part else 'folder'} itself"
+            )
         for name, kind, content in _entries(path, part):
             size += len(content)
             if size > MAX_BYTES:
-                raise UnsupportedTask(f"the files of the task are larger than {MAX_BYTES >> 20} MiB")
+                raise dockerfile.UnsupportedTask(f"the files of the task are larger than {MAX_BYTES >> 20} MiB")
             for piece in (name.encode(errors="surrogateescape"), kind.encode(), content):
                 found.update(len(piece).to_bytes(8, "big") + piece)
     return found.hexdigest()
@@ -174,14 +162,14 @@ def _entries(path: Path, part: str) -> Iterator[tuple[str, str, bytes]]:
             target = file.readlink()
             # realpath, because resolve() raises RuntimeError for links that form a loop (before Python 3.13)
             if target.is_absolute() or not Path(os.path.realpath(file)).is_relative_to(root):
-                raise UnsupportedTask(f"{name} is a link to {target}, outside {part}/")
+                raise dockerfile.UnsupportedTask(f"{name} is a link to {target}, outside {part}/")
             yield name, "link", os.fsencode(target)
         elif stat.S_ISREG(mode):
             if file.stat().st_size > MAX_BYTES:
-                raise UnsupportedTask(f"{name} is larger than {MAX_BYTES >> 20} MiB")
+                raise dockerfile.UnsupportedTask(f"{name} is larger than {MAX_BYTES >> 20} MiB")
             yield name, f"file {mode & 0o111:o}", file.read_bytes()
         elif not stat.S_ISDIR(mode):
-            raise UnsupportedTask(f"{name} is neither a file, a folder nor a link")
+            raise dockerfile.UnsupportedTask(f"{name} is neither a file, a folder nor a link")
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", re.IGNORECASE)
@@ -246,13 +234,13 @@ def read_config(text: str) -> TaskConfig:
     try:
         config = TaskConfig.model_validate(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UnsupportedTask(f"task.toml is not valid TOML: {error}") from error
+        raise dockerfile.UnsupportedTask(f"task.toml is not valid TOML: {error}") from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, problem["loc"]))
-        raise UnsupportedTask(f"task.toml: {key}: {problem['msg']}") from error
+        raise dockerfile.UnsupportedTask(f"task.toml: {key}: {problem['msg']}") from error
     for reason in _refusals(config):
-        raise UnsupportedTask(f"task.toml: {reason}")
+        raise dockerfile.UnsupportedTask(f"task.toml: {reason}")
     _ = config.memory_mb, config.storage_mb  # raises if they are not sizes
     return config
 
@@ -300,7 +288,7 @@ def _mb(key: str, text: str | None) -> int | None:
     if text is None:
         return None
     if (found := _SIZE.fullmatch(text.strip())) is None:
-        raise UnsupportedTask(f"task.toml: {key} = {text!r}: expected a size such as '2G'")
+        raise dockerfile.UnsupportedTask(f"task.toml: {key} = {text!r}: expected a size such as '2G'")
     return max(int(float(found[1]) * _FACTORS[found[2].upper()]), 1)
 
 
@@ -322,13 +310,13 @@ def load_tasks(settings: HarborSettings) -> TaskSet:
     if not folders:
         raise OperatorError(f"tasks: {root} contains no task folder (a folder with a task.toml)")
     _check_hidden(root, settings)
-    host, playable, refused = host_image(), {}, {}
+    host, playable, refused = dockerfile.host_image(), {}, {}
     for folder in folders:
         try:
             if folder.is_symlink():
-                raise UnsupportedTask("the task folder is a link; expected the folder itself")
+                raise dockerfile.UnsupportedTask("the task folder is a link; expected the folder itself")
             playable[folder.name] = load_folder(folder.resolve(), host, settings.accept_images)
-        except UnsupportedTask as error:
+        except dockerfile.UnsupportedTask as error:
             refused[folder.name] = str(error)
     return TaskSet(playable, refused)
 

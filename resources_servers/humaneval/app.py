@@ -12,30 +12,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from rollyard.records.types import Json
+from rollyard.resources_servers.answers import programs
 from rollyard.resources_servers.answers.extraction import cut
-from rollyard.resources_servers.answers.programs import (
-    AnswerProgram,
-    ProgramEnvironment,
-    ProgramSettings,
-    clean,
-    defined,
-    fenced,
-    find,
-    joined,
-    parsed,
-    parsed_row,
-    score,
-    shortened,
-    visible_text,
-)
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.services.sandbox.records import Trial
 
 
 class HumanEvalTask(BaseModel):
-    """The task in a row, with HumanEval's own field names."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     prompt: str
@@ -46,11 +30,10 @@ class HumanEvalTask(BaseModel):
     """Code that defines `check(candidate)`."""
 
 
-class HumanEval(ProgramEnvironment[ProgramSettings]):
-    def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
-        """Parse the row. Raises BadTask if it is not a HumanEval row."""
+class HumanEval(programs.ProgramEnvironment[programs.ProgramSettings]):
+    def __init__(self, task: Mapping[str, Any], settings: programs.ProgramSettings) -> None:
         super().__init__(task, settings)
-        self.row = parsed_row(HumanEvalTask, task, "a HumanEval")
+        self.row = programs.parsed_row(HumanEvalTask, task, "a HumanEval")
         name = self.row.entry_point
         if not name.isidentifier():
             raise BadTask(f"entry_point is {name[:80]!r}; expected a function name")
@@ -59,10 +42,9 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         self.tests = Trial(code="", names=(name,), tests=tests, prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
-        return self.verdict(await score(self.shared, self.tests, lm_eval_program(row.prompt, text), found))
+        return self.verdict(await programs.score(self.shared, self.tests, lm_eval_program(row.prompt, text), found))
 
 
 FORMS = ("chat", "lm_eval")
@@ -83,17 +65,19 @@ def lm_eval_program(prompt: str, text: str) -> str:
     return prompt + cut(text, STOPS)
 
 
-def program(prompt: str, entry_point: str, text: str) -> AnswerProgram | None:
+def program(prompt: str, entry_point: str, text: str) -> programs.AnswerProgram | None:
     """Extract the program from an answer that is the whole function, or only the rest of it after the prompt."""
-    whole = find(text, (entry_point,))
-    if whole is not None and entry_point in defined(whole.code):
-        return AnswerProgram(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
-    bodies = [AnswerProgram(body, method) for body, method in _bodies(visible_text(text))]
-    cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
+    whole = programs.find(text, (entry_point,))
+    if whole is not None and entry_point in programs.defined(whole.code):
+        return programs.AnswerProgram(
+            programs.joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function"
+        )
+    bodies = [programs.AnswerProgram(body, method) for body, method in _bodies(programs.visible_text(text))]
+    cut_off = (candidate for body in bodies for candidate in programs.shortened(body.code, prompt))
     for candidate in chain(bodies, cut_off):
         code = prompt + candidate.code
         if _length(code, entry_point) > _length(prompt, entry_point):
-            return AnswerProgram(code, candidate.method)
+            return programs.AnswerProgram(code, candidate.method)
     return None
 
 
@@ -104,10 +88,10 @@ def _before(prompt: str, entry_point: str) -> str:
 
 
 def _bodies(text: str) -> Iterator[tuple[str, str]]:
-    for code in (clean(code) for group in fenced(text) for code in group):
+    for code in (programs.clean(code) for group in programs.fenced(text) for code in group):
         yield textwrap.indent(textwrap.dedent(code), "    "), "fenced block, rest of the function"
         yield f"    {code.lstrip()}", "fenced block, rest of the function, first line indented"
-    text = clean(text)
+    text = programs.clean(text)
     yield text, "rest of the function"
     # Chat endpoints strip leading spaces from an answer.
     yield f"    {text.lstrip()}", "rest of the function, first line indented"
@@ -118,7 +102,7 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
 
 def _length(code: str, entry_point: str) -> int:
     """Return the number of statements in the function, or 0 if there is none in valid Python."""
-    tree = parsed(code)
+    tree = programs.parsed(code)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)] if tree else []
     return max((len(node.body) for node in functions if node.name == entry_point), default=0)
 

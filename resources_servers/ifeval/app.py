@@ -82,8 +82,6 @@ class Ifeval(Environment[IfevalSettings]):
 
 @dataclass(frozen=True)
 class InstructionOutcome:
-    """Whether one instruction was followed."""
-
     kind: str
     strict: bool
     loose: bool

@@ -63,8 +63,8 @@ class InstructionKinds(dict[str, tuple[Check, type[BaseModel], tuple[str, str] |
     """Checks by the name that rows use for them. A check takes the text and, as fields of the row, its arguments."""
 
     def add(self, name: str, *, at_most: tuple[str, str] | None = None, **fields: str) -> Callable[[Check], Check]:
-        """Add the decorated check. `at_most`: an argument, and another one that it must not exceed. `fields`: the
-        row's name of an argument, if it has another one.
+        """Add the decorated check. `at_most`: an argument, and another one that it must not exceed. `fields`: the row's
+        name of an argument, if it has another one.
         """
 
         def add(check: Check) -> Check:
@@ -109,7 +109,6 @@ KINDS = InstructionKinds()
 
 
 def instruction(kind: Any, arguments: Any) -> Instruction:
-    """Build an instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
     return KINDS.read(kind, arguments)
@@ -215,7 +214,6 @@ def end_checker(text: str, end_phrase: Phrase) -> bool:
 
 @KINDS.add("startend:quotation")
 def quotation(text: str) -> bool:
-    """The response is enclosed in double quotation marks."""
     text = text.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
 
@@ -253,7 +251,6 @@ _FENCE = re.compile(r"```(?:json|Json|JSON)?")
 
 @KINDS.add("detectable_content:number_placeholders")
 def number_placeholders(text: str, num_placeholders: Count) -> bool:
-    """The response has at least the given number of placeholders in square brackets."""
     return sum(len(_PLACEHOLDER.findall(line)) for line in _up_to_last("]", text)) >= num_placeholders
 
 
@@ -266,7 +263,6 @@ def postscript(text: str, postscript_marker: Phrase) -> bool:
 
 @KINDS.add("detectable_format:number_bullet_lists")
 def number_bullet_lists(text: str, num_bullets: Count) -> bool:
-    """The response has exactly the given number of bullet points."""
     return len(_STAR_POINT.findall(text)) + len(_DASH_POINT.findall(text)) == num_bullets
 
 
@@ -290,7 +286,6 @@ def multiple_sections(text: str, section_spliter: Phrase, num_sections: Count) -
 
 @KINDS.add("detectable_format:title")
 def title(text: str) -> bool:
-    """The response has a title in double angle brackets."""
     titles = [title for line in _up_to_last(">>", text) for title in _TITLE.findall(line)]
     return any(title.lstrip("<").rstrip(">").strip() for title in titles)
 

@@ -140,7 +140,6 @@ def frequency_capital_words(text: str, n: Count, quantifier: Quantifier) -> bool
 
 @FUNCTIONS.add("validate_end")
 def end(text: str, end_phrase: Phrase) -> bool:
-    """The response ends with exactly this phrase."""
     return text.rstrip().endswith(end_phrase.strip())
 
 

@@ -8,12 +8,7 @@ from pathlib import Path
 from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.dataset_sources import write_rows
-from rollyard.resources_servers.inspect_task.inspect_package import (
-    EXAMPLE_TASK,
-    InspectPackage,
-    InspectSettings,
-    load_task,
-)
+from rollyard.resources_servers.inspect_task.app import EXAMPLE_TASK, InspectPackage, InspectSettings, load_task
 from rollyard.services.config.overrides import parse_overrides
 
 

@@ -9,21 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
+from rollyard.resources_servers.answers import finders
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
 from rollyard.resources_servers.answers.extraction import FoundAnswer
-from rollyard.resources_servers.answers.finders import (
-    bare_value,
-    boxed,
-    boxed_or_tagged,
-    dollars,
-    hashes,
-    minerva,
-    number,
-    phrased,
-    values,
-)
-from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
+from rollyard.resources_servers.answers.grader import AnswerEnvironment, AnswerForm, AnswerSettings, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
@@ -35,9 +24,8 @@ class Math(AnswerEnvironment[AnswerSettings]):
         super().__init__(task, settings)
         gold = gold_answer(task)
         if gold is None:
-            raise BadTask(
-                "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
-            )
+            reason = "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
+            raise BadTask(reason)
         if len(gold) > MAX_CHARACTERS:
             raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
         form = task.get("form", "chat")
@@ -46,7 +34,6 @@ class Math(AnswerEnvironment[AnswerSettings]):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.shared.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
@@ -105,15 +92,11 @@ def normalized(text: str) -> str:
     if _BARE.search(text):
         raise ValueError(f"found \\sqrt or \\frac without an argument in {text!r}")
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace(" ", "")
-    text = _FRACTION.sub(lambda match: _braced(match.group(1), match.group(2)), text)
+    text = _FRACTION.sub(lambda match: rf"\frac{{{match[1]}}}" + (f"{{{match[2]}}}" if match[2] else ""), text)
     if text == "0.5":
         return r"\frac{1}{2}"
     slash = _SLASH.fullmatch(text)
     return rf"\frac{{{slash[1]}}}{{{slash[2]}}}" if slash else text
-
-
-def _braced(above: str, below: str | None) -> str:
-    return rf"\frac{{{above}}}" + (f"{{{below}}}" if below else "")
 
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
@@ -135,7 +118,7 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
             value = str(value)
         if isinstance(value, str) and value.strip():
             # Any of these keys may contain a complete solution.
-            box = boxed(value)
+            box = finders.boxed(value)
             if box is not None and box.whole:
                 return box.text or None
             return value.strip() if key != "solution" else None
@@ -159,43 +142,39 @@ def concluded(text: str) -> FoundAnswer | None:
 
 
 def _values(text: str) -> list[str]:
-    """Return the formula in each value of a sentence, or the value's text if it contains no formula."""
-    return [bare_value(value) for value in values(text)]
+    return [finders.bare_value(value) for value in finders.values(text)]
 
 
 _LENIENT = (
-    boxed_or_tagged,
-    narrowed(minerva, _values),
-    narrowed(hashes, _values),
-    narrowed(phrased, _values),
+    finders.boxed_or_tagged,
+    narrowed(finders.minerva, _values),
+    narrowed(finders.hashes, _values),
+    narrowed(finders.phrased, _values),
     narrowed(concluded, _values),
-    dollars,
+    finders.dollars,
     narrowed(whole, _values),
-    number,
+    finders.number,
 )
 ANSWER_FORMS = {
-    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "chat": AnswerForm(stops=(), strict=finders.boxed, lenient=_LENIENT),
     "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
     "lm_eval_minerva": AnswerForm(
         stops=("Problem:",),
-        strict=narrowed(minerva, _values),
+        strict=narrowed(finders.minerva, _values),
         # A base model continues after its answer, so the requested sentence takes precedence over a box.
-        lenient=(narrowed(minerva, _values), *_LENIENT),
+        lenient=(narrowed(finders.minerva, _values), *_LENIENT),
     ),
 }
 
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
-    otherwise.
-
-    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
-    answer.
+    otherwise. Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math
+    needs the answer.
     """
     if not row.get("problem") or not row.get("solution"):
-        raise ValueError(
-            f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
-        )
+        reason = f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
+        raise ValueError(reason)
     problem, solution = str(row["problem"]), str(row["solution"])
     if form != "lm_eval_hendrycks":
         return problem, solution

@@ -20,8 +20,6 @@ from rollyard.services.sandbox.records import MAX_TIMES, Trial
 
 
 class MbppTask(BaseModel):
-    """The task in a row, with MBPP's own field names."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     test_list: list[str]
@@ -59,7 +57,6 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
         self.tests = Trial(code="", names=names, tests=tests, prelude=imports, setup=setup, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
         return self.verdict(await score(self.shared, self.tests, lm_eval_program(text), found))
@@ -74,7 +71,6 @@ _HEADROOM = 2
 
 def time_limit_factor(task_id: Any, gold_cpu_s: float | None, limit_s: int) -> int:
     """Return the factor by which to multiply the default time limit, `limit_s`. It is 1 if the gold program is fast.
-
     `gold_cpu_s` is the value from the row. If it is None, the value is looked up by task ID.
     """
     known = GOLD_CPU_S.get(task_id, 0.0) if type(task_id) is int else 0.0
@@ -89,7 +85,6 @@ SYSTEM = "You write Python. Answer with one complete program in a ```python bloc
 
 
 def question(text: str, tests: Sequence[str]) -> str:
-    """Return the benchmark's prompt for a task, up to the point where the program starts."""
     request = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
     return request + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
 
@@ -110,7 +105,6 @@ def lm_eval_program(text: str) -> str:
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
     """Return the names that the answer must define: the tests use them, but neither the tests nor Python defines them.
-
     If there are none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`. In this case,
     return the name of the first function called. Raises SyntaxError if the tests are not valid Python.
     """

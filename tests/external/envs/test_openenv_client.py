@@ -46,6 +46,8 @@ async def test_the_tool_client_plays_sokoban_to_its_verdict(sokoban: Served) -> 
     async with MCPToolClient(base_url=sokoban.url) as env:
         await env.reset(index=0)
         assert [tool.name for tool in await env.list_tools()] == ["step", "submit"]
+        with pytest.raises(RuntimeError, match="There is no tool 'fly'"):
+            await env.call_tool("fly")
         for _ in range(2):
             assert (await env.call_tool("step", actions=["Up"]))["done"] is False
         last = await env.step(CallToolAction(tool_name="step", arguments={"actions": ["Up"]}))
@@ -54,15 +56,10 @@ async def test_the_tool_client_plays_sokoban_to_its_verdict(sokoban: Served) -> 
     await sokoban.until_closed()
 
 
-async def test_the_tool_client_reads_why_a_call_was_not_executed(sokoban: Served) -> None:
-    async with MCPToolClient(base_url=sokoban.url) as env:
-        await env.reset(index=0)
-        with pytest.raises(RuntimeError, match="There is no tool 'fly'"):
-            await env.call_tool("fly")
-
-
-async def test_the_generic_client_answers_gsm8k(gsm8k: Served) -> None:
+async def test_the_generic_client_answers_gsm8k_and_reads_an_error_for_an_invalid_reset(gsm8k: Served) -> None:
     async with GenericEnvClient(base_url=gsm8k.url) as env:
+        with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
+            await env.reset(index="a")
         opened = await env.reset(index=0)
         scored = await env.step({"type": "message", "message": "\\boxed{72}"})
         state = await env.state()
@@ -70,13 +67,6 @@ async def test_the_generic_client_answers_gsm8k(gsm8k: Served) -> None:
     assert (scored.reward, scored.done) == (1.0, True)
     assert (state["step_count"], state["done"]) == (1, True)
     await gsm8k.until_closed()
-
-
-async def test_the_client_reads_an_error_for_an_invalid_reset_and_goes_on(gsm8k: Served) -> None:
-    async with GenericEnvClient(base_url=gsm8k.url) as env:
-        with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
-            await env.reset(index="a")
-        assert (await env.reset(seed=1)).done is False
 
 
 async def test_a_session_of_the_mcp_route_is_played_by_the_production_client(first_room: Served) -> None:

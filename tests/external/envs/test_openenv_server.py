@@ -40,17 +40,10 @@ async def guessing() -> AsyncIterator[str]:
 async def play(turns: Any, rows: list[Json]) -> tuple[list[Json], Script]:
     script = Script(turns)
     async with guessing() as url:
-        servers = {
-            "environment": environment(OpenEnvEnvironment, url=url, start_wait_s=deadline_s()),
-            "model": script.model,
-            "agent": agent(GameAgent),
-        }
+        made = environment(OpenEnvEnvironment, url=url, start_wait_s=deadline_s())
+        servers = {"environment": made, "model": script.model, "agent": agent(GameAgent)}
         async with in_process_servers(servers) as stack:
             return await asyncio.gather(*map(stack.run, rows)), script
-
-
-def outputs(row: Json) -> list[str]:
-    return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
 
 
 async def test_the_schema_is_the_tool_and_the_steps_add_up_to_the_reward() -> None:
@@ -65,8 +58,8 @@ async def test_the_schema_is_the_tool_and_the_steps_add_up_to_the_reward() -> No
 async def test_an_invalid_action_and_one_that_raises_are_words_for_the_model() -> None:
     turns = [calls("act", {"number": "x"}), calls("act", {"number": 11}), calls("act", {"number": 7})]
     (row,), _ = await play(turns, [{"seed": 7}])
-    assert "rejects this action" in outputs(row)[0]
-    assert "must not exceed 9" in outputs(row)[1]
+    outputs = [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
+    assert "rejects this action" in outputs[0] and "must not exceed 9" in outputs[1]
     assert row["reward"] == 1.0
 
 

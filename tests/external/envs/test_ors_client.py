@@ -30,9 +30,13 @@ async def test_the_client_plays_sokoban_to_its_verdict(sokoban: Served) -> None:
         assert await env.list_splits() == ["train"]
         tasks = await env.list_tasks("train")
         assert len(tasks) == await env.num_tasks("train") == 5
+        last = await env.get_task_range("train", start=-2)
+        assert [task.task_spec for task in last] == [{"split": "train", "index": index} for index in (3, 4)]
         async with env.session(task=tasks[0]) as session:
             assert "Sokoban" in (await session.get_prompt())[0].text
             assert [tool.name for tool in await session.list_tools()] == ["step"]
+            with pytest.raises(ToolCallError, match="There is no tool 'fly'"):
+                await session.call_tool("fly", {})
             outputs = [await session.call_tool("step", {"actions": ["Up"]}) for _ in range(3)]
     assert [output.finished for output in outputs] == [False, False, True]
     assert outputs[-1].reward == pytest.approx(-0.3)
@@ -49,19 +53,3 @@ async def test_the_terminal_tool_takes_the_models_message(gsm8k: Served) -> None
     assert [message.role for message in messages] == ["system", "user"]
     assert (output.reward, output.finished) == (1.0, True)
     await gsm8k.until_closed()
-
-
-async def test_an_unknown_tool_is_the_clients_tool_call_error(sokoban: Served) -> None:
-    async with AsyncEnvironmentsAPI(sokoban.url, "no key") as api:
-        env = api.get("grl_sokoban", base_url=sokoban.url)
-        async with env.session(split="train", index=1) as session:
-            with pytest.raises(ToolCallError, match="There is no tool 'fly'"):
-                await session.call_tool("fly", {})
-            assert (await session.call_tool("step", {"actions": []})).finished is False
-
-
-async def test_a_range_of_tasks_may_be_negative(sokoban: Served) -> None:
-    async with AsyncEnvironmentsAPI(sokoban.url, "no key") as api:
-        env = api.get("grl_sokoban", base_url=sokoban.url)
-        tasks = await env.get_task_range("train", start=-2)
-    assert [task.task_spec for task in tasks] == [{"split": "train", "index": 3}, {"split": "train", "index": 4}]

@@ -1,35 +1,11 @@
 """Tasks of inspect_ai for the tests, written as its users write them."""
 
-from inspect_ai import Task, task
+from inspect_ai import Task, solver, task
 from inspect_ai.agent import react
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser, get_model
-from inspect_ai.scorer import (
-    CORRECT,
-    INCORRECT,
-    Score,
-    Scorer,
-    Target,
-    accuracy,
-    choice,
-    includes,
-    match,
-    mean,
-    model_graded_qa,
-    scorer,
-)
-from inspect_ai.solver import (
-    Generate,
-    Solver,
-    TaskState,
-    chain_of_thought,
-    generate,
-    multiple_choice,
-    prompt_template,
-    self_critique,
-    solver,
-    use_tools,
-)
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, choice, includes, match, mean, model_graded_qa, scorer
+from inspect_ai.solver import Generate, Solver, TaskState, chain_of_thought, generate, multiple_choice, prompt_template
 from inspect_ai.tool import Tool, ToolError, tool
 
 QUESTION = Sample(id="q", input="What is 6 times 7?", target="42")
@@ -64,7 +40,7 @@ def plain(question: str = "What is 6 times 7?") -> Task:
 
 @task
 def tools() -> Task:
-    return Task(dataset=[QUESTION], solver=[use_tools(multiply()), generate()], scorer=match(numeric=True))
+    return Task(dataset=[QUESTION], solver=[solver.use_tools(multiply()), generate()], scorer=match(numeric=True))
 
 
 @task
@@ -94,12 +70,7 @@ def graded() -> Task:
     return Task(dataset=[QUESTION], solver=generate(), scorer=model_graded_qa())
 
 
-@task
-def critique() -> Task:
-    return Task(dataset=[QUESTION], solver=[generate(), self_critique(model="mockllm/model")], scorer=includes())
-
-
-@solver
+@solver.solver
 def twice() -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state = await generate(state)
@@ -114,7 +85,7 @@ def several() -> Task:
     return Task(dataset=[QUESTION], solver=twice(), scorer=includes())
 
 
-@solver
+@solver.solver
 def broken() -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         raise RuntimeError("no such file")
@@ -160,21 +131,21 @@ def dictionary() -> Task:
 def remembers() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         called = [message.function for message in state.messages if message.role == "tool"]
-        return Score(value=CORRECT if called == ["multiply"] else INCORRECT)
+        return Score(value="C" if called == ["multiply"] else "I")
 
     return score
 
 
 @task
 def trajectory() -> Task:
-    return Task(dataset=[QUESTION], solver=[use_tools(multiply()), generate()], scorer=remembers())
+    return Task(dataset=[QUESTION], solver=[solver.use_tools(multiply()), generate()], scorer=remembers())
 
 
 @scorer(metrics=[accuracy()])
 def asks_by_name() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         output = await get_model(role="grader").generate(f"Is {state.output.completion} right?")
-        return Score(value=CORRECT if output.completion == "yes" else INCORRECT)
+        return Score(value="C" if output.completion == "yes" else "I")
 
     return score
 

@@ -34,18 +34,16 @@ async def episode(name: str, turns: list[Any], row: Json = ROW, **settings: Any)
     return await play(InspectTask, row, turns, settings={"task": f"{FILE}@{name}", **settings}, models=models)
 
 
-async def refusal(name: str, **settings: Any) -> str:
+async def refusal(**settings: Any) -> str:
     with pytest.raises(OperatorError) as raised:
-        await episode(name, ["42"], **settings)
+        await play(InspectTask, ROW, ["42"], settings=settings)
     return str(raised.value)
 
 
 async def own_score(name: str, outputs: list[ModelOutput]) -> Any:
     """Score of the first scorer in inspect_ai's own evaluation with the same outputs of the model."""
-    model = get_model("mockllm/model", custom_outputs=outputs)
-    (log,) = await inspect_ai.eval_async(
-        getattr(inspect_tasks, name)(), model=model, log_samples=True, log_dir="memory://logs"
-    )
+    model, played = get_model("mockllm/model", custom_outputs=outputs), getattr(inspect_tasks, name)()
+    (log,) = await inspect_ai.eval_async(played, model=model, log_samples=True, log_dir="memory://logs")
     assert log.status == "success", log.error
     return next(iter(log.samples[0].scores.values()))
 
@@ -96,105 +94,77 @@ async def test_the_model_reads_the_messages_and_tools_of_the_solver() -> None:
     assert tool["parameters"]["required"] == ["x", "y"] and tool["parameters"]["properties"]["x"]["type"] == "integer"
 
 
-async def test_errors_of_tools_and_invalid_calls_are_words_for_the_model() -> None:
-    turns = [calls("multiply", x=-1, y=2), calls("multiply", x="six", y=2), calls("divide", x=1), "42"]
-    negative, invalid, unknown = (await episode("tools", turns)).tool_outputs
+async def test_errors_of_tools_and_invalid_calls_are_words_for_the_model_and_exceptions_failures() -> None:
+    parallel = [calls("multiply", x=2, y=3), calls("multiply", x=4, y=5)]
+    turns = [calls("multiply", x=-1, y=2), calls("multiply", x="six", y=2), calls("divide", x=1), parallel, "42"]
+    negative, invalid, unknown, *products = (await episode("tools", turns)).tool_outputs
     assert "x must not be negative" in negative and "'six' is not of type 'integer'" in invalid
-    assert "divide not found" in unknown
+    assert "divide not found" in unknown and products == ["6", "20"]
+    before = asyncio.all_tasks()
+    for turn, words in ((calls("multiply", x=13, y=2), "this host is broken"), (calls("multiply", x=1, y=1), "")):
+        with pytest.raises(Failure, match=words or None):
+            await episode("tools", [turn])  # the script has no second turn
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks() - before) == 0
 
 
-async def test_an_exception_of_a_tool_is_a_failure_and_no_reward() -> None:
-    with pytest.raises(Failure, match="this host is broken"):
-        await episode("tools", [calls("multiply", x=13, y=2), "42"])
-
-
-async def test_submitting_ends_the_episode() -> None:
+async def test_a_submission_ends_the_episode_unless_it_is_wrong_and_another_attempt_is_left() -> None:
     rollout = await episode("agent", [calls("submit", answer="42"), "never asked"])
     assert rollout.finish_reason == "done" and len(rollout.requests) == 1
-
-
-async def test_a_wrong_submission_with_another_attempt_continues_with_the_agents_words() -> None:
-    rollout = await episode(
-        "agent", [calls("submit", answer="41"), calls("submit", answer="42")], task_args={"attempts": 2}
-    )
+    turns = [calls("submit", answer="41"), calls("submit", answer="42")]
+    rollout = await episode("agent", turns, task_args={"attempts": 2})
     assert rollout.reward == 1.0 and "incorrect" in rollout.tool_outputs[0].lower()
-
-
-async def test_an_answer_without_a_submission_is_graded_as_it_is() -> None:
-    rollout = await episode("agent", ["It is 42."])
+    rollout = await episode("agent", ["It is 42."])  # without a submission
     assert rollout.reward == 1.0 and rollout["solver_finished"] is False
 
 
-async def test_parallel_calls_of_one_turn_are_all_run() -> None:
-    turns = [[calls("multiply", x=2, y=3), calls("multiply", x=4, y=5)], "42"]
-    assert (await episode("tools", turns)).tool_outputs == ["6", "20"]
-
-
 async def test_scorers_ask_the_model_server_that_is_named_as_the_grader() -> None:
-    for reply, reward in (("GRADE: C", 1.0), ("GRADE: I", 0.0)):
-        rollout = await episode("graded", ["42"], grader={"name": "judge"}, models={"judge": [reply]})
+    for name, reply, reward in (("graded", "GRADE: C", 1.0), ("graded", "GRADE: I", 0.0), ("role", "yes", 1.0)):
+        rollout = await episode(name, ["42"], grader={"name": "judge"}, models={"judge": [reply]})
         assert rollout.reward == reward
-    rollout = await episode("role", ["42"], grader={"name": "judge"}, models={"judge": ["yes"]})
-    assert rollout.reward == 1.0
-
-
-async def test_a_grader_that_fails_is_a_failure_and_no_reward() -> None:
     with pytest.raises(Failure) as raised:
         await episode("graded", ["42"], grader={"name": "judge"}, models={"judge": []})
     assert raised.value.problem.server == "judge"
 
 
-async def test_a_scorer_that_gives_no_score_is_a_failure() -> None:
+async def test_a_score_with_several_values_gives_their_mean_or_one_of_them_and_no_score_is_a_failure() -> None:
+    assert (await episode("dictionary", ["42"])).reward == 0.75
+    assert (await episode("dictionary", ["42"], score_key="content")).reward == 1.0
+    with pytest.raises(Failure, match="no key 'humour'"):
+        await episode("dictionary", ["42"], score_key="humour")
     with pytest.raises(Failure, match="gave no score") as raised:
         await episode("nan", ["42"])
     assert raised.value.kind is FailureKind.MALFORMED_ANSWER
 
 
-async def test_a_score_with_several_values_gives_their_mean_or_one_of_them() -> None:
-    assert (await episode("dictionary", ["42"])).reward == 0.75
-    assert (await episode("dictionary", ["42"], score_key="content")).reward == 1.0
-    with pytest.raises(Failure, match="no key 'humour'"):
-        await episode("dictionary", ["42"], score_key="humour")
-
-
 async def test_another_scorer_of_the_task_can_give_the_reward() -> None:
     rollout = await episode("plain", ["42 it is."], scorer="includes")
     assert rollout.reward == 1.0 and rollout["scores"].keys() == {"match", "includes"}
-    assert "it has match, includes" in await refusal("plain", scorer="exact")
+    assert "it has match, includes" in await refusal(task=f"{FILE}@plain", scorer="exact")
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("task", "problem"),
     [
-        ("boxed", "it runs in a sandbox (docker)"),
-        ("files", "1 of its samples need a sandbox"),
-        ("unscored", "has no scorer"),
-        ("several", "calls the model again after its answer"),
-        ("failing", "its solver fails (RuntimeError: no such file)"),
-        ("graded", "set `grader` to a model server"),
-        ("nowhere", "cannot be loaded"),
+        (f"{FILE}@boxed", "it runs in a sandbox (docker)"),
+        (f"{FILE}@files", "1 of its samples need a sandbox"),
+        (f"{FILE}@unscored", "has no scorer"),
+        (f"{FILE}@several", "calls the model again after its answer"),
+        (f"{FILE}@failing", "its solver fails (RuntimeError: no such file)"),
+        (f"{FILE}@graded", "set `grader` to a model server"),
+        (f"{FILE}@nowhere", "cannot be loaded"),
+        ("nowhere.py@plain", "nowhere.py does not exist"),
+        ("plain", "expected path/to/file.py@name"),
     ],
 )
-async def test_a_task_that_cannot_be_an_environment_stops_the_start(name: str, problem: str) -> None:
-    assert problem in await refusal(name)
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"task": "nowhere.py@plain"}, "nowhere.py does not exist"),
-        ({"task": "plain"}, "expected path/to/file.py@name"),
-        ({"task": f"{FILE}@plain", "task_args": {"answer": 1}}, "has no argument answer"),
-    ],
-)
-async def test_a_task_that_does_not_exist_stops_the_start(settings: Json, problem: str) -> None:
-    with pytest.raises(OperatorError, match=problem):
-        await play(InspectTask, ROW, ["42"], settings=settings)
+async def test_a_task_that_does_not_exist_or_cannot_be_an_environment_stops_the_start(task: str, problem: str) -> None:
+    assert problem in await refusal(task=task)
 
 
 async def test_task_arguments_reach_the_task() -> None:
     rollout = await episode("plain", ["42"], task_args={"question": "How many?"})
     assert "How many?" in rollout.requests[0]["input"][-1]["content"]
+    assert "has no argument answer" in await refusal(task=f"{FILE}@plain", task_args={"answer": 1})
 
 
 async def test_a_row_of_another_version_of_the_dataset_is_a_bad_task() -> None:
@@ -205,60 +175,34 @@ async def test_a_row_of_another_version_of_the_dataset_is_a_bad_task() -> None:
 
 
 def test_prepared_rows_are_the_same_in_every_process_and_can_be_played(tmp_path: Path) -> None:
-    prepare.main(["--task", f"{FILE}@chat", "--output", str(tmp_path / "rows.jsonl")])
-    prepare.main(["--task", f"{FILE}@chat", "--output", str(tmp_path / "again.jsonl")])
-    assert (tmp_path / "rows.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
-    row = orjson.loads((tmp_path / "rows.jsonl").read_bytes())
-    assert asyncio.run(episode("chat", ["42"], row)).reward == 1.0
+    first, again = tmp_path / "rows.jsonl", tmp_path / "again.jsonl"
+    for output in (first, again):
+        prepare.main(["--task", f"{FILE}@chat", "--output", str(output)])
+    assert first.read_bytes() == again.read_bytes()
+    assert asyncio.run(episode("chat", ["42"], orjson.loads(first.read_bytes()))).reward == 1.0
 
 
-async def test_a_hundred_episodes_wait_for_their_models_at_the_same_time() -> None:
+async def test_a_hundred_episodes_wait_for_their_models_at_once_and_ng_doctor_finds_nothing(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    prepare.main(["--output", str(rows), "--task", f"{FILE}@tools"])
     server = environment_server(InspectTask, {"task": f"{FILE}@tools"})
     async with in_process_servers({"server": server}) as servers:
         opened = await asyncio.gather(*(servers.post("server", "/seed_session", ROW) for _ in range(100)))
         assert {response.status for response in opened} == {200}
-        cookies = [response.cookies[0].partition(";")[0] for response in opened]
-        products = await asyncio.gather(
-            *(
-                servers.post("server", "/multiply", {"x": number, "y": 2}, {"cookie": cookie})
-                for number, cookie in enumerate(cookies, start=20)
-            )
-        )
+        cookies = [{"cookie": response.cookies[0].partition(";")[0]} for response in opened]
+        requests = [({"x": number, "y": 2}, cookie) for number, cookie in enumerate(cookies, start=20)]
+        products = await asyncio.gather(*(servers.post("server", "/multiply", *request) for request in requests))
         assert [orjson.loads(one.body) for one in products] == [str(2 * number) for number in range(20, 120)]
-
-
-async def test_the_environment_passes_ng_doctor_env(tmp_path: Path) -> None:
-    prepare.main(["--output", str(tmp_path / "rows.jsonl"), "--task", f"{FILE}@tools"])
-    server = environment_server(InspectTask, {"task": f"{FILE}@tools"})
-    async with in_process_servers({"server": server}) as servers:
-        found = [
-            finding
-            async for finding in findings(
-                Target("server", "http://server:1", servers.transport, deadline_s()), tmp_path / "rows.jsonl"
-            )
-        ]
-    assert [finding for finding in found if finding.status == "failed"] == []
-
-
-async def test_a_model_that_never_answers_leaves_nothing_behind_when_its_session_closes() -> None:
-    before = asyncio.all_tasks()
-    with pytest.raises(Failure):
-        await episode("tools", [calls("multiply", x=1, y=1)])  # the script has no second turn
-    await asyncio.sleep(0)
-    assert len(asyncio.all_tasks() - before) == 0
+        target = Target("server", "http://server:1", servers.transport, deadline_s())
+        assert [finding async for finding in findings(target, rows) if finding.status == "failed"] == []
 
 
 async def test_the_example_rows_are_played_by_the_built_in_policy_as_documented(tmp_path: Path) -> None:
     model = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+    files = [f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=rollouts.jsonl"]
     async with ng_run(f"+config_paths=[{CONFIG},{model}]", "+colocate=true", "+head_port=0", cwd=tmp_path):
-        done = await command(
-            "ng_collect_rollouts",
-            "+agent_name=inspect_agent",
-            f"+input_jsonl_fpath={EXAMPLES}",
-            "+output_jsonl_fpath=rollouts.jsonl",
-            "+num_repeats=1",
-            cwd=tmp_path,
-        )
+        collect = ["ng_collect_rollouts", "+agent_name=inspect_agent", *files, "+num_repeats=1"]
+        done = await command(*collect, cwd=tmp_path)
     assert done.status == 0, done.err
     rows = [orjson.loads(line) for line in (tmp_path / "rollouts.jsonl").read_bytes().splitlines()]
     assert len(rows) == len(EXAMPLES.read_bytes().splitlines()) and all("match" in row["scores"] for row in rows)

@@ -35,9 +35,8 @@ async def test_gold_programs_pass_and_those_of_other_tasks_fail_in_every_isolati
 
 
 async def test_every_mbpp_reference_program_passes_all_tests_in_the_format_of_a_base_model(sandbox: Sandbox) -> None:
-    verdicts = await asyncio.gather(
-        *[mbpp(sandbox, row, f"{row['code']}\n[DONE]\n\nYou are", challenge_tests=True) for row in rows(MBPP)]
-    )
+    answers = [(row, f"{row['code']}\n[DONE]\n\nYou are") for row in rows(MBPP)]
+    verdicts = await asyncio.gather(*[mbpp(sandbox, row, text, challenge_tests=True) for row, text in answers])
     assert (len(verdicts), failed(verdicts), failed(verdicts, "strict_score")) == (974, [], [])
 
 

@@ -28,9 +28,9 @@ from examples.sokoban_policy.traces import IGNORED, Encoder, trace_of
 from examples.sokoban_policy.vocabulary import MOVES, TEMPLATE, build_tokenizer, prompts
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.solver import solve
 from rollyard.resources_servers.grl_sokoban.task import NAMES, SokobanSettings, Symmetry
-from rollyard.resources_servers.grl_sokoban.task_rows import PromptBuilder
 
 POLICY = Path(__file__).parents[3] / "examples" / "sokoban_policy"
 

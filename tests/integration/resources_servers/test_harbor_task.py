@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,39 @@ async def episode(folder: Path, turns: list[Any], *, name: str = "task", **setti
     return await play(HarborTask, {"task": name}, turns, settings=tasks)
 
 
-async def test_the_reward_is_what_the_tests_write(tmp_path: Path) -> None:
+async def test_the_reward_is_what_the_tests_write_and_invalid_calls_are_words_for_the_model(tmp_path: Path) -> None:
     write_task(tmp_path)
-    solved, idle = await episode(tmp_path, [DONE, "Done."]), await episode(tmp_path, ["I cannot."])
+    wrong = [calls("bash", command=""), calls("bash", cmd="ls"), calls("bash", command="a\0b")]
+    slow = calls("bash", command="sleep 1000", timeout_s=0.5)
+    solved, idle = await episode(tmp_path, [*wrong, slow, DONE, "Done."]), await episode(tmp_path, ["I cannot."])
+    assert all("command" in str(output) for output in solved.tool_outputs[:2])
+    assert "stopped after 0.5 s" in solved.tool_outputs[3]
     assert (solved.reward, solved.success, solved["problem"]) == (1.0, True, "")
     assert (idle.reward, idle.success) == (0.0, False)
 
 
-async def test_the_model_reads_the_instruction_and_gets_a_shell(tmp_path: Path) -> None:
+async def test_the_model_reads_the_instruction_and_gets_a_shell_that_leaves_no_process(tmp_path: Path) -> None:
     write_task(tmp_path)
-    rollout = await episode(tmp_path, [calls("bash", command="pwd; echo oops >&2; exit 3"), "Done."])
+    command = "pwd; sleep 1000 > /dev/null 2>&1 & echo oops >&2; exit 3"
+    before = children()
+    rollout = await episode(tmp_path, [calls("bash", command=command), "Done."])
     assert rollout.requests[0]["input"][-1]["content"] == "Create the file done."
     assert [tool["name"] for tool in rollout.requests[0]["tools"]] == ["bash"]
     assert rollout.tool_outputs == ["/app\noops\n\n[exit code 3]"]
+    await until(lambda: children() <= before)
+
+
+def children() -> set[str]:
+    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
+@pytest.mark.parametrize(
+    "test", ["exit 1", "echo many > /logs/verifier/reward.txt", "kill -9 $$", ": > /logs/verifier/reward.txt"]
+)
+async def test_tests_without_a_valid_reward_give_0_with_the_reason(tmp_path: Path, test: str) -> None:
+    write_task(tmp_path, test=test)
+    rollout = await episode(tmp_path, [DONE, "Done."])
+    assert rollout.reward == 0.0 and rollout["problem"]
 
 
 async def test_the_dockerfile_is_executed(tmp_path: Path) -> None:
@@ -120,27 +139,12 @@ async def test_a_model_that_tampers_gets_0_and_no_second_try(tmp_path: Path, com
     assert rollout.reward == 0.0
 
 
-@pytest.mark.parametrize(
-    "test", ["exit 1", "echo many > /logs/verifier/reward.txt", "kill -9 $$", ": > /logs/verifier/reward.txt"]
-)
-async def test_tests_without_a_valid_reward_give_0_with_the_reason(tmp_path: Path, test: str) -> None:
-    write_task(tmp_path, test=test)
-    rollout = await episode(tmp_path, [DONE, "Done."])
-    assert rollout.reward == 0.0 and rollout["problem"]
-
-
 async def test_the_time_limits_of_the_task_are_kept(tmp_path: Path) -> None:
     config = "[agent]\ntimeout_sec = 1.0\n[verifier]\ntimeout_sec = 1.0\n"
     write_task(tmp_path, config=config, test="touch /app/tested; sleep 1000")
     rollout = await episode(tmp_path, [calls("bash", command="sleep 1000"), "never asked"])
     assert rollout.finish_reason == "done" and "time limit" in rollout.tool_outputs[0]
     assert rollout.reward == 0.0 and "within 1 s" in rollout["problem"]
-
-
-async def test_a_command_has_a_time_limit_of_its_own_and_the_episode_continues(tmp_path: Path) -> None:
-    write_task(tmp_path)
-    rollout = await episode(tmp_path, [calls("bash", command="sleep 1000", timeout_s=0.5), DONE, "Done."])
-    assert "stopped after 0.5 s" in rollout.tool_outputs[0] and rollout.reward == 1.0
 
 
 async def test_a_server_that_the_model_starts_can_be_kept_for_the_tests(tmp_path: Path) -> None:
@@ -157,13 +161,6 @@ async def test_several_rewards_are_recorded_and_their_mean_is_the_reward() -> No
     assert rollout.reward == 0.5 and rollout["rewards"] == {"counts": 1.0, "order": 0.0}
 
 
-async def test_invalid_arguments_are_words_for_the_model(tmp_path: Path) -> None:
-    write_task(tmp_path)
-    turns = [calls("bash", command=""), calls("bash", cmd="ls"), calls("bash", command="a\0b"), DONE, "Done."]
-    rollout = await episode(tmp_path, turns)
-    assert rollout.reward == 1.0 and all("command" in str(output) for output in rollout.tool_outputs[:2])
-
-
 def test_rows_are_written_for_tasks_whose_own_solution_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,27 +174,5 @@ def test_rows_are_written_for_tasks_whose_own_solution_passes(
     assert [orjson.loads(line)["task"] for line in output.read_bytes().splitlines()] == ["good"]
     assert "refused: environment/Dockerfile line 2" in printed.err
     assert "wrong: " in printed.err and "1 rows" in printed.out
-
-
-def test_the_example_rows_belong_to_the_example_tasks(tmp_path: Path) -> None:
-    prepare.main(["--output", str(tmp_path / "rows.jsonl"), "--accept-image", "debian:*"])
-    assert (tmp_path / "rows.jsonl").read_bytes() == (EXAMPLES.parent / "data" / "example.jsonl").read_bytes()
-
-
-async def test_closed_episodes_leave_no_process(tmp_path: Path) -> None:
-    write_task(tmp_path)
-    before = _children()
-    await episode(tmp_path, [calls("bash", command="sleep 1000 > /dev/null 2>&1 &"), "Done."])
-    await until(lambda: _children() <= before)
-
-
-def _children() -> set[Path]:
-    own = str(os.getpid())
-    return {path for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own}
-
-
-def _parent(path: Path) -> str:
-    try:
-        return path.read_text().rpartition(")")[2].split()[1]
-    except OSError:
-        return ""
+    prepare.main(["--output", str(output), "--accept-image", "debian:*"])
+    assert output.read_bytes() == (EXAMPLES.parent / "data" / "example.jsonl").read_bytes()

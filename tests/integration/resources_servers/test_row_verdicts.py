@@ -45,7 +45,6 @@ class Counting(Exact):
 
     @tool
     async def add(self) -> str:
-        """Add one."""
         return "added"
 
 
@@ -99,35 +98,33 @@ async def test_the_episode_of_a_verdict_without_a_session_is_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("kind", "mode", "reason"),
     [
-        (GrlSokoban, "depends on what was played"),
-        (Counting, "has tools, turns or a seed"),
-        (Seeded, "has tools, turns or a seed"),
+        (GrlSokoban, "unsupported", "depends on what was played"),
+        *((kind, "unknown", "has tools, turns or a seed") for kind in (Counting, Seeded)),
+        *((kind, "stateless", "") for kind in (Exact, Declared)),
     ],
 )
-async def test_an_environment_whose_verdict_may_depend_on_the_play_requires_a_session(kind: Any, reason: str) -> None:
+async def test_an_environment_whose_verdict_may_depend_on_the_play_says_so_and_requires_a_session(
+    kind: Any, mode: str, reason: str
+) -> None:
     async with in_process_servers({"environment": environment(kind)}) as stack:
+        told = await stack.transport.send("GET", "http://environment:1/reverify_mode", b"", {}, 5.0)
         answer = await post(stack, "/verify", {**ROW, **answered("42")})
     problem = orjson.loads(answer.body)
-    assert (answer.status, problem["type"]) == (410, "urn:rollyard:session_lost")
-    assert reason in problem["detail"] and "/seed_session" in problem["detail"]
-
-
-async def test_a_row_without_its_gold_answer_is_a_bad_task() -> None:
-    async with in_process_servers({"environment": environment(Exact)}) as stack:
-        answer = await post(stack, "/verify", answered("42"))
-    assert (answer.status, orjson.loads(answer.body)["detail"]) == (
-        422,
-        "expected_answer is missing",
-    )
+    assert (orjson.loads(told.body), answer.status) == (mode, 410 if reason else 200)
+    if reason:
+        assert problem["type"] == "urn:rollyard:session_lost"
+        assert reason in problem["detail"] and "/seed_session" in problem["detail"]
 
 
 @pytest.mark.parametrize("response", [None, 1, [], "text", {}, {"choices": []}, {"output": [], "status": "failed"}])
 async def test_a_request_without_session_and_response_is_rejected(response: Any) -> None:
     async with in_process_servers({"environment": environment(Exact)}) as stack:
         answer = await post(stack, "/verify", {**ROW, "response": response})
+        bad_task = await post(stack, "/verify", answered("42"))
     assert (answer.status, orjson.loads(answer.body)["type"]) == (400, "urn:rollyard:bad_request")
+    assert (bad_task.status, orjson.loads(bad_task.body)["detail"]) == (422, "expected_answer is missing")
 
 
 async def test_an_agent_of_rollyard_whose_session_is_lost_gets_no_verdict_on_its_row() -> None:
@@ -136,33 +133,17 @@ async def test_an_agent_of_rollyard_whose_session_is_lost_gets_no_verdict_on_its
     assert answer.status == 410
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [(Exact, "stateless"), (Declared, "stateless"), (Counting, "unknown"), (GrlSokoban, "unsupported")],
-)
-async def test_the_reverify_mode_states_whether_a_verdict_needs_a_session(kind: Any, mode: str) -> None:
-    async with in_process_servers({"environment": environment(kind)}) as stack:
-        answer = await stack.transport.send("GET", "http://environment:1/reverify_mode", b"", {}, 5.0)
-    assert orjson.loads(answer.body) == mode
-
-
-async def test_the_session_of_a_foreign_client_ends_with_its_verdict_if_nothing_can_follow() -> None:
-    async with in_process_servers({"environment": environment(Exact)}) as stack:
-        cookie = await seeded(stack, ROW)
-        assert sessions(stack) == 1
-        first = await post(stack, "/verify", {**ROW, **answered("42")}, cookie)
-        assert (first.status, sessions(stack)) == (200, 0)
-        second = await post(stack, "/verify", {**ROW, **answered("42")}, cookie)
-        assert orjson.loads(second.body) == orjson.loads(first.body)
-
-
-async def test_a_session_whose_client_sends_no_row_stays_open_for_a_second_verdict() -> None:
+async def test_the_session_of_a_foreign_client_ends_with_its_verdict_if_that_names_its_row() -> None:
     async with in_process_servers({"environment": environment(Exact)}) as stack:
         cookie = await seeded(stack, ROW)
         verdicts = [orjson.loads((await post(stack, "/verify", answered("42"), cookie)).body) for _ in range(2)]
         assert [verdict["reward"] for verdict in verdicts] == [1.0, 1.0]
         assert verdicts[0]["responses_create_params"] == ROW["responses_create_params"]
         assert sessions(stack) == 1
+        first = await post(stack, "/verify", {**ROW, **answered("42")}, cookie)
+        assert (first.status, sessions(stack)) == (200, 0)
+        second = await post(stack, "/verify", {**ROW, **answered("42")}, cookie)
+        assert orjson.loads(second.body) == orjson.loads(first.body)
 
 
 async def test_a_verified_session_of_a_foreign_client_has_a_shorter_idle_limit() -> None:

@@ -40,7 +40,6 @@ class Room(Environment[EnvironmentSettings]):
             raise BadTask("no such room")
 
     async def seed(self) -> list[Json]:
-        """Quick, slow or broken."""
         if self.task.get("seed") == "slow":
             await Room.hold.wait()
         if self.task.get("seed") == "cancels":
@@ -51,7 +50,6 @@ class Room(Environment[EnvironmentSettings]):
 
     @tool
     async def work(self) -> str:
-        """Takes as long as the test needs."""
         await Room.hold.wait()
         return "done"
 
@@ -59,7 +57,6 @@ class Room(Environment[EnvironmentSettings]):
         return Verdict(reward=1.0)
 
     async def close(self) -> None:
-        """Hangs, raises, cancels itself, or is fine."""
         Room.closed.append(self.task.get("name"))
         how = self.task.get("close")
         if how == "hangs":
@@ -105,22 +102,17 @@ async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_t
 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
-async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: str) -> None:
+async def test_a_close_that_fails_changes_no_verdict_and_keeps_no_other_session_from_being_reaped(how: str) -> None:
     async with in_process_servers({"environment": environment(Room, session_idle_s=0.04)}) as stack:
-        for number in range(3):
+        headers = {**await cookie(stack, {"close": how, "name": 0}), "x-rollyard-session-end": "1"}
+        answer = await stack.post("environment", "/verify", {"response": {"output": []}}, headers)
+        assert orjson.loads(answer.body)["reward"] == 1.0
+        for number in (1, 2):
             await seed(stack, {"close": how, "name": number})
         await until(lambda: len(Room.closed) == 3)
         await seed(stack, {"name": "later"})
         await until(lambda: Room.closed[-1] == "later" and not open_now(stack))
         assert Room.closed == [0, 1, 2, "later"]
-
-
-@pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
-async def test_a_verdict_is_returned_even_if_the_close_after_it_fails(how: str) -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
-        headers = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
-        answer = await stack.post("environment", "/verify", {"response": {"output": []}}, headers)
-    assert orjson.loads(answer.body)["reward"] == 1.0
 
 
 async def test_a_stopping_server_closes_all_sessions_even_if_one_hangs() -> None:
@@ -150,13 +142,6 @@ async def test_a_session_whose_set_up_fails_does_not_stay_open(path: str, row: J
         assert (open_now(stack), len(Room.closed)) == (0, closed)
 
 
-async def test_a_session_can_be_closed_by_the_name_that_its_agent_chose() -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
-        await seed(stack, {}, NAME)
-        assert (await stack.post("environment", "/close", {}, NAME)).status == 200
-        assert (open_now(stack), Room.closed) == (0, [None])
-
-
 async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
         seeding = asyncio.create_task(seed(stack, {"seed": "slow"}, NAME))
@@ -166,38 +151,31 @@ async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
         assert (open_now(stack), Room.closed) == (0, [None])
 
 
-async def test_a_seed_that_arrives_after_its_close_opens_nothing() -> None:
+async def test_a_seed_that_arrives_after_its_close_opens_nothing_and_tombstones_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "TOMBSTONES", 5)
     async with in_process_servers({"environment": environment(Room)}) as stack:
-        assert (await stack.post("environment", "/close", {}, NAME)).status == 200
-        assert (await seed(stack, {}, NAME)).status == 410
-        assert (open_now(stack), Room.made) == (0, 0)
-
-
-async def test_tombstones_are_bounded() -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sessions, "TOMBSTONES", 5)
-            for number in range(20):
-                await stack.post("environment", "/close", {}, {SESSION_HEADER: f"{number:032d}"})
-        assert (await seed(stack, {}, {SESSION_HEADER: f"{0:032d}"})).status == 200
+        for number in range(20):
+            await stack.post("environment", "/close", {}, {SESSION_HEADER: f"{number:032d}"})
         assert (await seed(stack, {}, {SESSION_HEADER: f"{19:032d}"})).status == 410
+        assert (open_now(stack), Room.made) == (0, 0)
+        assert (await seed(stack, {}, {SESSION_HEADER: f"{0:032d}"})).status == 200
 
 
-@pytest.mark.parametrize("name", ["short", "a.b" * 10, "x" * 65, "../" * 8])
-async def test_an_invalid_session_name_is_rejected(name: str) -> None:
+async def test_a_session_name_can_only_close_its_session_and_must_be_valid() -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
-        assert (await seed(stack, {}, {SESSION_HEADER: name})).status == 400
+        for name in ("short", "a.b" * 10, "x" * 65, "../" * 8):
+            assert (await seed(stack, {}, {SESSION_HEADER: name})).status == 400
         assert Room.made == 0
-
-
-async def test_a_session_name_can_only_close_its_session() -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         for path in ("/work", "/verify", "/step"):
             assert (await stack.post("environment", path, {"response": {}}, NAME)).status == 410
         with contextlib.suppress(Failure):
             assert (await seed(stack, {}, NAME)).status == 410
         assert open_now(stack) == 1
+        assert (await stack.post("environment", "/close", {}, NAME)).status == 200
+        assert (open_now(stack), Room.closed) == (0, [None])
 
 
 async def test_only_sessions_of_an_exited_agent_are_closed() -> None:

@@ -68,22 +68,16 @@ class Pooled(Environment[PoolSettings]):
 
 async def verdict(stack: InProcessServers, server: str) -> Json:
     seeded = await stack.post(server, "/seed_session", ROW)
-    cookie = seeded.cookies[0].partition(";")[0]
-    answer: Json = orjson.loads(
-        (await stack.post(server, "/verify", {**ROW, "response": {"output": []}}, {"cookie": cookie})).body
-    )
-    return answer
+    headers = {"cookie": seeded.cookies[0].partition(";")[0]}
+    answer = await stack.post(server, "/verify", {**ROW, "response": {"output": []}}, headers)
+    found: Json = orjson.loads(answer.body)
+    return found
 
 
-async def test_every_episode_gets_the_value_that_its_servers_lifespan_yielded() -> None:
-    async with in_process_servers({"environment": environment(Pooled, size=3)}) as stack:
-        found = await verdict(stack, "environment")
-    assert (found["reward"], found["pool_is_open"]) == (3.0, True)
-
-
-async def test_two_servers_of_one_class_in_one_process_do_not_share_their_values() -> None:
+async def test_every_episode_gets_the_value_of_its_own_servers_lifespan() -> None:
     async with in_process_servers({"one": environment(Pooled, size=1), "two": environment(Pooled, size=2)}) as stack:
-        assert [(await verdict(stack, name))["reward"] for name in ("one", "two", "one")] == [1.0, 2.0, 1.0]
+        found = [await verdict(stack, name) for name in ("one", "two", "one")]
+    assert [(each["reward"], each["pool_is_open"]) for each in found] == [(1.0, True), (2.0, True), (1.0, True)]
     assert Pooled.shared is None
 
 
@@ -97,6 +91,7 @@ async def test_a_check_and_a_stop_in_another_task_exit_the_lifespan() -> None:
         assert Pooled.pools[0].open
         await asyncio.create_task(stack.servers["other"].stop())
         await environment(Pooled)(_context(stack)).check()
+        await environment(Pooled, judge="judge")(_context(stack)).check()  # does not need the models
     assert [pool.open for pool in Pooled.pools] == [False, False]
 
 
@@ -117,13 +112,12 @@ async def test_a_failing_lifespan_stops_the_start_with_its_reason(
 
 
 async def test_a_lifespan_without_its_decorator_is_rejected_with_the_fix() -> None:
-    class Plain(Environment[EnvironmentSettings]):
-        @classmethod
-        async def lifespan(cls, settings: EnvironmentSettings) -> AsyncIterator[Any]:  # type: ignore[override]
-            yield None
+    async def lifespan(cls: Any, settings: EnvironmentSettings) -> AsyncIterator[Any]:
+        yield None
 
+    plain = type("Plain", (Environment,), {"lifespan": classmethod(lifespan)})
     with pytest.raises(OperatorError, match="@asynccontextmanager"):
-        async with in_process_servers({"environment": environment(Plain)}):
+        async with in_process_servers({"environment": environment(plain)}):
             pass
 
 
@@ -142,7 +136,9 @@ class Slow(Environment[EnvironmentSettings]):
             cls.exits.append("exited")
 
 
-async def test_a_start_that_is_cancelled_inside_the_lifespan_exits_it() -> None:
+async def test_a_cancelled_start_and_a_check_that_does_not_wait_exit_a_slow_lifespan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Slow.exits.clear()
     async with in_process_servers({}) as stack:
         server = environment(Slow)(_context(stack))
@@ -152,7 +148,10 @@ async def test_a_start_that_is_cancelled_inside_the_lifespan_exits_it() -> None:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await server.stop()
-    assert Slow.exits == ["exited"]
+        assert Slow.exits == ["exited"]
+        monkeypatch.setattr(lifespan, "CHECK_S", 0.01)
+        await environment(Slow)(_context(stack)).check()
+    assert Slow.exits == ["exited", "exited"]
 
 
 class Judged(Environment[EnvironmentSettings]):
@@ -166,12 +165,8 @@ class Judged(Environment[EnvironmentSettings]):
 async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
     judge = Script([[says("0.5")]])
     script = Script([[says("It is 4.")]])
-    servers = {
-        "environment": environment(Judged),
-        "model": script.model,
-        "judge": judge.model,
-        "agent": agent(GameAgent),
-    }
+    servers = {"environment": environment(Judged), "model": script.model, "agent": agent(GameAgent)}
+    servers["judge"] = judge.model
     async with in_process_servers(servers) as stack:
         rollout = await stack.run(ROW)
     assert rollout["reward"] == 0.5
@@ -189,20 +184,6 @@ async def test_a_judge_that_does_not_answer_is_a_failure_and_never_a_reward(stat
     assert raised.value.kind is kind
     if status:
         assert raised.value.problem.server == "judge"
-
-
-async def test_a_check_does_not_wait_for_a_slow_lifespan_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifespan, "CHECK_S", 0.01)
-    Slow.exits.clear()
-    async with in_process_servers({}) as stack:
-        await environment(Slow)(_context(stack)).check()
-    assert Slow.exits == ["exited"]
-
-
-async def test_a_check_does_not_need_the_models_that_a_lifespan_calls() -> None:
-    async with in_process_servers({}) as stack:
-        server = environment(Pooled, judge="judge")(_context(stack))
-        await server.check()
 
 
 def test_a_server_takes_its_settings_from_the_nearest_type_argument() -> None:

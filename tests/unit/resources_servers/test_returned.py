@@ -7,15 +7,15 @@ import json
 import logging
 import re
 import sys
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
+from rollyard import Environment, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.checks import verdict_json
 from rollyard.testing import calls, play
 
@@ -39,6 +39,9 @@ class TurnSlip(Slip):
         return Turn("over", terminated=True)
 
 
+ODD: Any = {1, 2}
+
+
 def returning(method: str, value: Any) -> type[Slip]:
     """An environment, turn-based if the method is, whose method returns the result of `value()`."""
 
@@ -48,27 +51,29 @@ def returning(method: str, value: Any) -> type[Slip]:
     return type("Returning", (TurnSlip if method in ("reset", "turn") else Slip,), {method: returns})
 
 
-ODD: Any = {1, 2}
+def always(value: Any) -> Any:
+    return lambda: value
 
 
-def same(value: Any) -> Any:
-    return value
-
-
+NO_VERDICTS: list[Any] = [None, 1.0, {"reward": 1.0}]
+NOT_MESSAGES: list[Any] = ["look", {"role": "user"}, ["look"]]
 NOT_RESETS: list[Any] = ["start", ("start",), (7, {}), ("start", []), None]
+WRONG_TURNS: list[tuple[Json, str]] = [
+    ({"terminated": 1}, "terminated=1 (int)"),
+    ({"truncated": "yes"}, "truncated='yes' (str)"),
+    ({"reward": True}, "reward=True (bool)"),
+    ({"reward": "1.0"}, "reward='1.0' (str)"),
+    ({"reward": float("nan")}, "reward=nan (float)"),
+    ({"observation": 7}, "observation=7 (int)"),
+    ({"info": [1]}, "info=[1] (list)"),
+    ({"info": {"seen": ODD}}, "info={'seen': {1, 2}}"),
+]
 MISTAKES: list[tuple[str, Any, str]] = [
-    *(("seed", partial(same, made), "seed returned") for made in ("look", {"role": "user"}, ["look"])),
-    *(("verify", partial(same, made), f"verify returned {str(made)[:9]}") for made in (None, 1.0, {"reward": 1.0})),
-    *(("reset", partial(same, made), "reset returned") for made in NOT_RESETS),
-    ("turn", lambda: ["over", 1.0], "turn returned ['over'"),
-    ("turn", lambda: Turn("over", terminated=1), "terminated=1 (int)"),  # type: ignore[arg-type]
-    ("turn", lambda: Turn("over", truncated="yes"), "truncated='yes' (str)"),  # type: ignore[arg-type]
-    ("turn", lambda: Turn("over", reward=True), "reward=True (bool)"),
-    ("turn", lambda: Turn("over", reward="1.0"), "reward='1.0' (str)"),  # type: ignore[arg-type]
-    ("turn", lambda: Turn("over", reward=float("nan")), "reward=nan (float)"),
-    ("turn", lambda: Turn(7), "observation=7 (int)"),  # type: ignore[arg-type]
-    ("turn", lambda: Turn("over", info=[1]), "info=[1] (list)"),  # type: ignore[arg-type]
-    ("turn", lambda: Turn("over", info={"seen": ODD}), "info={'seen': {1, 2}}"),
+    *(("seed", always(made), "seed returned") for made in NOT_MESSAGES),
+    *(("verify", always(made), f"verify returned {str(made)[:9]}") for made in NO_VERDICTS),
+    *(("reset", always(made), "reset returned") for made in NOT_RESETS),
+    ("turn", always(["over", 1.0]), "turn returned ['over'"),
+    *(("turn", always(Turn(**{"observation": "over", **wrong})), words) for wrong, words in WRONG_TURNS),
     ("verify", lambda: Verdict(reward=1.0, reward_components={"length": float("nan")}), "reward_components.length"),
     ("verify", lambda: Verdict(reward=True), "reward True"),
     ("verify", lambda: Verdict(reward="1.0"), "reward '1.0'"),
@@ -97,20 +102,6 @@ def test_a_template_may_name_a_field_in_any_language() -> None:
     assert rollout.requests[0]["input"][0]["content"] == "3?"
 
 
-def test_done_of_a_tool_result_must_be_a_truth_value() -> None:
-    class Done(Slip):
-        @tool
-        async def end(self) -> ToolResult:
-            return ToolResult("over", done=1)  # type: ignore[arg-type]
-
-    with pytest.raises(Failure, match=r"done=1 \(int\)"):
-        asyncio.run(play(Done, {}, [calls("end"), "Hi."]))
-
-
-def test_an_integer_and_a_numpy_scalar_are_numbers() -> None:
-    assert [Verdict(reward=value).reward for value in (1, np.int64(1), np.float32(1))] == [1.0, 1.0, 1.0]
-
-
 def test_a_standard_field_that_is_none_is_not_on_the_row() -> None:
     undefined = returning("verify", lambda: Verdict(reward=1.0, success=None, reward_components=None))
     rollout = asyncio.run(play(undefined, {}, ["Hi."]))
@@ -134,23 +125,20 @@ def test_only_a_turn_based_verdict_cannot_replace_the_record_of_the_steps(name: 
     assert asyncio.run(play(Steps, {}, ["Hi."], agent=SimpleAgent))[name] == "mine"
 
 
-@pytest.mark.parametrize(
-    ("parsed", "stored"),
-    [
-        ('{"a": "\\ud800"}', {"a": "?"}),
-        ("1" + "0" * 30, hex(10**30)),
-        ("1" + "0" * 4000, hex(10**4000)),
-        ("[" * 300 + "]" * 300, None),
-        ('{"a": NaN}', {"a": None}),
-    ],
-)
-def test_a_value_that_was_parsed_from_the_answer_never_fails_the_verdict(parsed: str, stored: Any) -> None:
-    class Parsing(Slip):
+PARSED = [("{}", {}), ('{"a": "\\ud800"}', {"a": "?"}), ('{"a": NaN}', {"a": None}), ("[" * 300 + "]" * 300, None)]
+
+
+@pytest.mark.parametrize(("parsed", "stored"), [*PARSED, *(("1" + "0" * n, hex(10**n)) for n in (30, 4000))])
+def test_a_value_that_was_parsed_from_the_answer_never_fails_the_verdict_or_a_turn(parsed: str, stored: Any) -> None:
+    class Parsing(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            return Turn("over", terminated=True, info={"found": json.loads(text)})
+
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=0.0, parsed=json.loads(response.text))
 
     rollout = asyncio.run(play(Parsing, {}, [parsed]))
-    assert rollout.reward == 0.0
+    assert (rollout.reward, rollout.finish_reason) == (0.0, "done")
     assert rollout["parsed"] == stored if stored is not None else "nested deeper" in str(rollout["parsed"])
 
 
@@ -160,32 +148,18 @@ async def _ended() -> None:
     await task
 
 
-@pytest.mark.parametrize("where", ["verify", "tool", "seed"])
+@pytest.mark.parametrize("where", ["verify", "look", "seed"])
 @pytest.mark.parametrize(("ends", "words"), [("exit", r"SystemExit: 3|sys.exit\(3\)"), ("cancelled", "CancelledError")])
 def test_code_that_exits_or_cancels_itself_is_a_failure_and_its_server_goes_on(
     where: str, ends: str, words: str
 ) -> None:
-    class Ending(Slip):
-        async def end(self) -> None:
-            sys.exit(3) if ends == "exit" else await _ended()
+    async def end(self: Any, response: Any = None) -> Any:
+        sys.exit(3) if ends == "exit" else await _ended()
 
-        async def seed(self) -> Any:
-            if where == "seed":
-                await self.end()
-
-        @tool
-        async def call(self) -> None:
-            if where == "tool":
-                await self.end()
-
-        async def verify(self, response: Verification) -> Verdict:
-            if where == "verify":
-                await self.end()
-            return Verdict(reward=1.0)
-
+    ending = type("Ending", (Slip,), {where: tool(end) if where == "look" else end})
     expected = "cancelled its own set-up" if (where, ends) == ("seed", "cancelled") else words
     with pytest.raises(Failure, match=expected):
-        asyncio.run(play(Ending, {}, [calls("call"), "Hi."]))
+        asyncio.run(play(ending, {}, [calls("look"), "Hi."]))
 
 
 @pytest.mark.parametrize("name", ["verify", "seed", "reset", "turn", "close"])
@@ -195,17 +169,6 @@ def test_a_method_with_a_yield_stops_the_start(name: str) -> None:
 
     with pytest.raises(OperatorError, match=rf"Yielding\.{name} contains `yield`"):
         serve(type("Yielding", (Slip,), {name: generator}))
-
-
-@pytest.mark.parametrize("message", ['"\\ud800"', "1" + "0" * 30, "[" * 300 + "]" * 300])
-def test_what_a_turn_parsed_from_the_message_never_fails_the_rollout(message: str) -> None:
-    class Parsing(TurnSlip):
-        async def turn(self, text: str) -> Turn:
-            found = json.loads(text)
-            return Turn(found if isinstance(found, str) else "over", terminated=True, info={"found": found})
-
-    rollout = asyncio.run(play(Parsing, {}, [message]))
-    assert (rollout.reward, rollout.finish_reason) == (1.0, "done")
 
 
 def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent(
@@ -222,24 +185,15 @@ def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sen
     assert len(caught.value.problem.detail) < 11_000
 
 
-@pytest.mark.parametrize(
-    ("summed", "written"),
-    [
-        (sum([0.1] * 7), 0.7),
-        (sum([-0.1] * 100), -10.0),
-        (10.9 - sum([0.1] * 102), 0.7),
-        (0.3 - 0.1 - 0.1 - 0.1, 0.0),
-        (0.1 + 0.2, 0.3),
-        (1 / 3, 1 / 3),
-        (2 / 3, 2 / 3),
-        (1e-12, 1e-12),
-        (1e60, 1e60),
-        (0.123456789123, 0.123456789123),
-        (3.0, 3.0),
-    ],
-)
+SUMS: list[tuple[Any, float]] = [
+    *((sum([0.1] * 7), 0.7), (sum([-0.1] * 100), -10.0), (10.9 - sum([0.1] * 102), 0.7), (0.3 - 0.1 - 0.1 - 0.1, 0.0)),
+    *((value, float(value)) for value in (1 / 3, 2 / 3, 1e-12, 1e60, 0.123456789123, 3, np.int64(1), np.float32(1))),
+]
+
+
+@pytest.mark.parametrize(("summed", "written"), SUMS)
 def test_a_sum_of_decimal_fractions_is_written_as_such_and_any_other_number_as_it_is(
-    summed: float, written: float
+    summed: Any, written: float
 ) -> None:
     found = verdict_json(Verdict(reward=summed, reward_components={"steps": summed}))
     assert (found["reward"], found["reward_components"]) == (written, {"steps": written})

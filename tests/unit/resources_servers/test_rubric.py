@@ -34,10 +34,11 @@ def answered(text: str) -> Verification:
 
 
 async def test_the_reward_is_the_sum_of_the_components() -> None:
-    verdict = (await Rubric(correct=(1.0, correct), brief=(0.2, brief)).verdict(TASK, answered("42"))).model_dump()
-    assert verdict["reward"] == sum(verdict["reward_components"].values()) == pytest.approx(1.1)
-    assert verdict["reward_components"] == {"correct": 1.0, "brief": 0.1}
-    assert verdict["scores"] == {"correct": 1.0, "brief": 0.5}
+    rubric = Rubric(correct=(1, correct), brief=(0.2, brief), seen=(0, brief), long=(-1.0, brief))
+    verdict = (await rubric.verdict(TASK, answered("42"))).model_dump()
+    assert verdict["reward"] == sum(verdict["reward_components"].values()) == pytest.approx(0.6)
+    assert verdict["reward_components"] == {"correct": 1.0, "brief": 0.1, "seen": 0.0, "long": -0.5}
+    assert verdict["scores"] == {"correct": 1.0, "brief": 0.5, "seen": 0.5, "long": 0.5}
     assert verdict.get("success") is None
 
 
@@ -50,18 +51,11 @@ async def test_success_is_a_parts_full_score_or_a_least_reward(success: str | fl
     assert (await rubric.verdict(TASK, answered(text))).model_dump()["success"] is expected
 
 
-async def test_a_weight_may_be_zero_or_negative() -> None:
-    rubric = Rubric(correct=(1, correct), seen=(0, brief), long=(-1.0, brief))
-    assert (await rubric.verdict(TASK, answered("42"))).reward == 0.5
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({}, "at least one part"),
-        ({"a": (math.nan, correct)}, "'a' has the weight nan"),
-        ({"a": (math.inf, correct)}, "'a' has the weight inf"),
-        ({"a": (True, correct)}, "'a' has the weight True"),
+        *(({"a": (weight, correct)}, f"'a' has the weight {weight}") for weight in (math.nan, math.inf, True)),
         ({"a": (1.0, "correct")}, r"expected \(weight, function\)"),
         ({"a": correct}, r"expected \(weight, function\)"),
         ({"correct": (1.0, correct), "success": "corect"}, "did you mean 'correct'"),
@@ -86,19 +80,17 @@ def returning(value: Any) -> Part:
 
 
 @pytest.mark.parametrize(
-    "value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan), Score(1.0, NOT_A_DICT)]
+    ("part", "words"),
+    [
+        *((returning(value), "returned") for value in (1.5, -0.1, math.nan, math.inf, None, "1", [1])),
+        *((returning(value), "returned") for value in (Score(2.0), Score(math.nan), Score(1.0, NOT_A_DICT))),
+        (raising(ValueError("no")), "ValueError: no"),
+        (raising(SystemExit("no")), "SystemExit: no"),
+    ],
 )
-async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) -> None:
-    with pytest.raises(Failure, match=r"part 'odd' .*returned") as failed:
-        await Rubric(fine=(1.0, correct), odd=(1.0, returning(value))).verdict(TASK, answered("42"))
-    assert failed.value.kind is FailureKind.SERVER_ERROR
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
-async def test_a_part_that_raises_is_a_failure_that_names_it(error: BaseException) -> None:
-    name = type(error).__name__
-    with pytest.raises(Failure, match=f"part 'odd' .*{name}: no") as failed:
-        await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
+async def test_a_part_without_a_score_is_a_failure_that_names_it(part: Part, words: str) -> None:
+    with pytest.raises(Failure, match=f"part 'odd' .*{words}") as failed:
+        await Rubric(fine=(1.0, correct), odd=(1.0, part)).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
 
@@ -149,11 +141,9 @@ class Asked(Environment[EnvironmentSettings]):
     """Scored by its own methods."""
 
     def is_right(self, response: Verification) -> bool:
-        """Compare."""
         return response.text == str(self.task["gold"])
 
     async def verify(self, response: Verification) -> Verdict:
-        """By parts."""
         return await PARTS.verdict(self, response)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,8 @@ import pytest
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import (
-    DataLocations,
-    Hub,
-    PrepareParser,
-    read_rows,
-    rows_from,
-    write_rows,
-)
-from rollyard.services.datasets.splits import ALL, SplitSelection
+from rollyard.resources_servers.dataset_sources import DataLocations, read_rows, rows_from, write_rows
+from rollyard.services.datasets.splits import ALL, AmbiguousFiles, SplitSelection
 from tests.support.fake_stores import store
 from tests.unit.records.test_columns import save_to_disk
 
@@ -32,22 +26,15 @@ LINES = b'{"n": 1}\n\n{"n": 2, "text": "\xe2\x80\xa8"}\n'
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_CONFIG_FILE": str(tmp_path / "none"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-        "AWS_MAX_ATTEMPTS": "1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
+    own = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "1"}
+    own |= dict.fromkeys(("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"), str(tmp_path / "none"))
+    for name, value in {**own, "EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
 
 
 def read_numbers(locations: DataLocations, messages: list[str] | None = None) -> list[int]:
-    with rows_from(
-        locations, SplitSelection(default_subset=ALL), (messages if messages is not None else []).append
-    ) as rows:
+    selection = SplitSelection(default_subset=ALL)
+    with rows_from(locations, selection, (messages if messages is not None else []).append) as rows:
         return [row["n"] for row in rows]
 
 
@@ -57,8 +44,8 @@ def test_rows_are_read_from_json_lines_lists_gzip_parquet_arrow_and_folders(tmp_
     parquet: Any = importlib.import_module("pyarrow.parquet")
 
     table = pa.table({"n": [1, 2]})
-    (tmp_path / "a.jsonl").write_bytes(LINES)
-    (tmp_path / "b.json").write_bytes(b'[{"n": 1}, {"n": 2}]')
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + LINES)  # with a byte order mark
+    (tmp_path / "b.json").write_bytes(b'\xef\xbb\xbf[{"n": 1}, {"n": 2}]')
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(LINES))
     parquet.write_table(table, tmp_path / "d.parquet")
     with ipc.new_stream(str(tmp_path / "e.arrow"), table.schema) as writer:
@@ -70,23 +57,26 @@ def test_rows_are_read_from_json_lines_lists_gzip_parquet_arrow_and_folders(tmp_
     assert [row["n"] for row in read_rows(tmp_path, SplitSelection(subset=ALL))] == [1, 2] * 5
 
 
-@pytest.mark.parametrize("content", [b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"'])
-def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(content)
-    with pytest.raises(OperatorError, match=r"rows\.jsonl: line \d"):
-        list(read_rows(tmp_path / "rows.jsonl"))
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(("rows.jsonl", text, r": line \d") for text in (b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"')),
+        *(("rows.json", b"[1", " is not valid JSON"), ("rows.json", b'[{"n": 1}, 2]', ": row 2 is")),
+    ],
+)
+def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(OperatorError, match=f"{re.escape(name)}{message}"):
+        list(read_rows(tmp_path / name))
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.jsonl", LINES), ("b.json", b'[{"n": 1}, {"n": 2}]')])
-def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
-    assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2]
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "all"])
-def test_an_invalid_limit_is_rejected(limit: str) -> None:
-    with pytest.raises(OperatorError, match=f"--limit: {limit} "):
-        PrepareParser("", forms=("chat",), system="").parse_args(["--output", "out.jsonl", "--limit", limit])
+def test_a_folder_without_rows_or_with_several_files_that_match_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="no file with one of the extensions"):
+        list(read_rows(tmp_path))
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.jsonl").write_bytes(LINES)
+    with pytest.raises(AmbiguousFiles, match="validation"), rows_from(DataLocations(tmp_path, "s3://bucket/unused")):
+        pass
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +154,6 @@ def test_if_no_location_has_rows_every_reason_is_reported(tmp_path: Path) -> Non
         read_numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
     with pytest.raises(OperatorError, match="--local"):
         read_numbers(DataLocations())
-
-
-def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[aws\]'"):
-        read_numbers(DataLocations(s3="s3://bucket/key.jsonl"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[hub\]'"):
-        read_numbers(DataLocations(hub=Hub("a/b")))
 
 
 def test_rows_are_written_atomically(tmp_path: Path) -> None:

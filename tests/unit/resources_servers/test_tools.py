@@ -10,6 +10,7 @@ import pytest
 from annotated_types import Ge, MaxLen
 from pydantic import Field
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, tool, tools_of
 
 
@@ -35,44 +36,14 @@ class Odd:
 ODD: Tool = tools_of(Odd)["odd"]
 
 
-@pytest.mark.parametrize("name", ["_x", "schema", "model_config", "items"])
-def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: str) -> None:
-    value = [1] if name == "items" else 1
-    assert name in ODD.schema()["parameters"]["properties"]
-    assert ODD.parse(f'{{"{name}": {value}}}'.encode())[name] == value
-
-
 @pytest.mark.parametrize(
     "body",
     [
-        '{"schema": NaN}',
-        '{"schema": Infinity}',
-        '{"schema": "nan"}',
-        '{"schema": "-inf"}',
-        '{"schema": 1e999}',
-        '{"table": {"a": ["inf"]}}',
-        '{"anything": NaN}',
-        '{"anything": "\\ud800"}',
-        f'{{"anything": {"[" * 100}1{"]" * 100}}}',
-        '{"_x": true}',
-        '{"schema": false}',
-        '{"model_config": true}',
-        '{"items": [true]}',
-        '{"pair": [1, true]}',
-        '{"_x": 99999999999999999999}',
-        '{"_x": "99999999999999999999"}',
-        '{"_x": 1.5}',
-        '{"_x": null}',
-        f'{{"_x": {"9" * 5000}}}',
-        '{"items": "abc"}',
-        '{"p0": 1}',
-        '{"self": 1}',
-        "null",
-        "[]",
-        "1",
-        '"{}"',
-        "{",
-        "\ufeff{}",
+        *(f'{{"schema": {value}}}' for value in ("NaN", "Infinity", '"nan"', '"-inf"', "1e999", "false")),
+        *(f'{{"_x": {value}}}' for value in ("true", "9" * 20, f'"{"9" * 20}"', "1.5", "null", "9" * 5000)),
+        *('{"table": {"a": ["inf"]}}', '{"anything": NaN}', '{"anything": "\\ud800"}', '{"model_config": true}'),
+        *('{"items": [true]}', '{"items": "abc"}', '{"pair": [1, true]}', '{"p0": 1}', '{"self": 1}'),
+        *("null", "[]", "1", '"{}"', "{", "\ufeff{}", f'{{"anything": {"[" * 100}1{"]" * 100}}}'),
     ],
 )
 def test_invalid_arguments_return_a_message_with_the_expected_ones(body: str) -> None:
@@ -90,22 +61,16 @@ def test_the_message_for_an_enormous_invalid_argument_is_short() -> None:
     ("body", "expected"),
     [
         ('{"_x": 2.0, "schema": 3}', {"_x": 2, "schema": 3.0}),
-        ('{"_x": "5"}', {"_x": 5}),
-        ('{"items": [1, "1"]}', {"items": [1, "1"]}),
-        ('{"either": true}', {"either": True}),
-        ('{"flag": true}', {"flag": True}),
-        ('{"table": {"a": [1, 2.5]}}', {"table": {"a": [1.0, 2.5]}}),
-        ('{"pair": [1, 2]}', {"pair": (1, 2)}),
+        ('{"_x": "5", "either": true, "flag": true}', {"_x": 5, "either": True, "flag": True}),
+        ('{"items": [1, "1"], "model_config": 1}', {"items": [1, "1"], "model_config": 1}),
+        ('{"table": {"a": [1, 2.5]}, "pair": [1, 2]}', {"table": {"a": [1.0, 2.5]}, "pair": (1, 2)}),
         ("", {"_x": 0, "items": []}),
     ],
 )
-def test_valid_arguments_are_accepted_and_defaults_fill_the_rest(body: str, expected: dict[str, Any]) -> None:
+def test_valid_arguments_of_any_name_are_accepted_and_defaults_fill_the_rest(body: str, expected: Json) -> None:
     parsed = ODD.parse(body.encode())
     assert {key: parsed[key] for key in expected} == expected
-
-
-def test_a_default_is_not_shared_between_calls() -> None:
-    ODD.parse(b"{}")["items"].append(1)
+    parsed["items"].append(1)
     assert ODD.parse(b"{}")["items"] == []
 
 
@@ -120,47 +85,44 @@ def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> N
         tools_of(type("Environment", (), {"taker": tool(method)}))
 
 
-def test_bounds_of_numbers_are_in_the_schema_that_the_model_reads() -> None:
+def test_names_and_bounds_are_in_the_schema_that_the_model_reads() -> None:
     class Dice:
         @tool
         async def roll(
             self, sides: Annotated[int, Field(ge=2, le=20)], weight: Annotated[float, Field(gt=0, lt=1)] = 0.5
         ) -> int:
-            """Roll."""
             return sides
 
     properties = tools_of(Dice)["roll"].schema()["parameters"]["properties"]
     assert properties["sides"] == {"type": "integer", "minimum": 2, "maximum": 20}
     assert properties["weight"] == {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.5}
+    assert {"_x", "schema", "model_config", "items"} < set(ODD.schema()["parameters"]["properties"])
 
 
-@pytest.mark.parametrize("name", ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"])
-def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
-    async def replacement(self: object) -> None:
-        """Has the given name."""
+MEMBERS = ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"]
+
+
+@pytest.mark.parametrize("name", [*MEMBERS, "close", "verify", "reset", "seed_session", "Close"])
+def test_a_tool_cannot_have_the_name_of_a_member_of_its_environment_or_a_path_of_the_wire(name: str) -> None:
+    async def replacement(self: object) -> None: ...
 
     replacement.__name__ = name
     with pytest.raises(TypeError, match=f"{name} .*name"):
         tools_of(type("Replacing", (), {name: tool(replacement)}))
 
 
-def test_a_tool_without_self_is_refused_when_the_class_is_loaded() -> None:
-    class Selfless:
-        @tool
-        async def look() -> str:  # type: ignore[misc]
-            return "here"
+def test_a_tool_that_is_not_a_plain_method_with_self_is_refused_when_the_class_is_loaded() -> None:
+    async def selfless() -> str:
+        return "here"
 
-    with pytest.raises(TypeError, match=r"look .*`self`"):
-        tools_of(Selfless)
-
-
-@pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_a_tool_that_is_not_a_plain_method_is_refused(kind: Any) -> None:
     async def look(self: object) -> str:
         return "here"
 
-    with pytest.raises(TypeError, match=f"look .*{kind.__name__}"):
-        tool(kind(look))
+    with pytest.raises(TypeError, match=r"look .*`self`"):
+        tools_of(type("Selfless", (), {"look": tool(selfless)}))
+    for kind in (staticmethod, classmethod):
+        with pytest.raises(TypeError, match=f"look .*{kind.__name__}"):
+            tool(kind(look))  # type: ignore[type-var]
 
 
 class Bounded:
@@ -189,18 +151,13 @@ def test_the_bounds_of_a_union_are_standard_keys_of_the_members_that_they_apply_
     assert properties["nested"]["items"]["anyOf"] == [bounded, null]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"count": 0}', '{"step": 3}', '{"name": "b"}', '{"either": 0}', '{"either": "four"}', '{"nested": [10]}'],
-)
-def test_the_bounds_of_a_union_hold_and_a_violation_is_words(arguments: str) -> None:
-    with pytest.raises(InvalidToolCall):
-        tools_of(Bounded)["take"].parse(arguments.encode())
-
-
-def test_values_within_the_bounds_of_a_union_are_taken() -> None:
+def test_the_bounds_of_a_union_hold() -> None:
+    take = tools_of(Bounded)["take"]
+    for wrong in ('"count": 0', '"step": 3', '"name": "b"', '"either": 0', '"either": "four"', '"nested": [10]'):
+        with pytest.raises(InvalidToolCall):
+            take.parse(f"{{{wrong}}}".encode())
     arguments = b'{"count": null, "step": 4, "name": "ab", "either": "abc", "nested": [null, 9]}'
-    assert tools_of(Bounded)["take"].parse(arguments)["either"] == "abc"
+    assert take.parse(arguments)["either"] == "abc"
 
 
 class Defaults:

@@ -85,24 +85,18 @@ async def play(servers: InProcessServers, **row: Any) -> Json:
     return await servers.run({"responses_create_params": {"input": "Play."}, **row})
 
 
-async def test_the_return_is_the_reward_and_done_ends_the_episode() -> None:
-    async with (
-        openenv_server(replies(observed("warm", 0.25), observed("won", 1.0, done=True))) as url,
-        playing(url, [calls("act", {"guess": "a"}), calls("act", {"guess": "b"})]) as (servers, _),
-    ):
-        row = await play(servers, seed=1)
-    assert (row["reward"], row["finish_reason"], row["openenv_steps"]) == (1.25, "done", 2)
-
-
-async def test_the_row_passes_seed_and_arguments_to_the_reset() -> None:
+async def test_the_return_is_the_reward_and_done_ends_the_episode_which_the_rows_seed_and_arguments_began() -> None:
     seen: list[Json] = []
+    answer = replies(observed("warm", 0.25), observed("won", 1.0, done=True))
 
-    def reply(message: Json) -> Json:
+    def reply(message: Json) -> Any:
         seen.append(message)
-        return observed("x", done=True)
+        return answer(message)
 
-    async with openenv_server(reply) as url, playing(url, [says("no")]) as (servers, _):
-        await play(servers, seed=7, reset={"level": "hard"})
+    turns = [calls("act", {"guess": "a"}), calls("act", {"guess": "b"})]
+    async with openenv_server(reply) as url, playing(url, turns) as (servers, _):
+        row = await play(servers, seed=7, reset={"level": "hard"})
+    assert (row["reward"], row["finish_reason"], row["openenv_steps"]) == (1.25, "done", 2)
     assert seen[0] == {"type": "reset", "data": {"level": "hard", "seed": 7}}
 
 
@@ -127,32 +121,27 @@ async def test_a_rejected_action_is_words_for_the_model(code: str) -> None:
     assert row["reward"] == 1.0
 
 
-async def failure_of(servers: InProcessServers) -> FailureKind:
-    with pytest.raises(Failure) as raised:
-        await play(servers)
-    return raised.value.kind
-
-
 @pytest.mark.parametrize(
     ("step", "kind"),
     [
         (None, FailureKind.CONNECTION_LOST),
-        (observed("huge", 10**400), FailureKind.MALFORMED_ANSWER),
-        ({"data": {"observation": {}, "reward": 1.0, "done": "true"}}, FailureKind.MALFORMED_ANSWER),
         (failed("SESSION_ERROR"), FailureKind.SERVER_ERROR),
+        (failed("CAPACITY_REACHED"), FailureKind.OVERLOADED),
+        (..., FailureKind.TIMEOUT),
+        *((observed("x", reward), FailureKind.MALFORMED_ANSWER) for reward in (10**400, float("nan"))),
+        ({"data": {"observation": {}, "reward": 1.0, "done": "true"}}, FailureKind.MALFORMED_ANSWER),
         ({"type": "observation"}, FailureKind.MALFORMED_ANSWER),
         ({"type": "observation", "data": {"observation": 3}}, FailureKind.MALFORMED_ANSWER),
-        (observed("x", float("nan")), FailureKind.MALFORMED_ANSWER),
     ],
 )
 async def test_a_broken_server_is_a_failure_and_no_reward(step: Any, kind: FailureKind) -> None:
-    async with openenv_server(replies(step)) as url, playing(url, [calls("act", {"guess": "a"})]) as (servers, _):
-        assert await failure_of(servers) is kind
-
-
-async def test_a_full_server_is_overloaded() -> None:
-    async with openenv_server(lambda message: failed("CAPACITY_REACHED")) as url, playing(url, [says("x")]) as found:
-        assert await failure_of(found[0]) is FailureKind.OVERLOADED
+    async with (
+        openenv_server(replies(step)) as url,
+        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0, timeout="failure") as (servers, _),
+    ):
+        with pytest.raises(Failure) as raised:
+            await play(servers)
+    assert raised.value.kind is kind
 
 
 async def test_an_action_that_hangs_the_server_ends_the_episode_with_the_rewards_so_far() -> None:
@@ -164,21 +153,10 @@ async def test_an_action_that_hangs_the_server_ends_the_episode_with_the_rewards
     assert (row["reward"], row["openenv_timed_out"]) == (0.25, True)
 
 
-async def test_a_hanging_step_is_a_failure_if_the_settings_say_so() -> None:
-    async with (
-        openenv_server(replies(...)) as url,
-        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0, timeout="failure") as (servers, _),
-    ):
-        assert await failure_of(servers) is FailureKind.TIMEOUT
-
-
-async def test_a_start_without_a_server_is_refused_with_its_address() -> None:
+async def test_a_start_without_a_server_or_docker_is_refused() -> None:
     with pytest.raises(Failure, match=r"http://127.0.0.1:9"):
         async with playing("http://127.0.0.1:9", [says("x")], start_wait_s=0.5):
             pass
-
-
-async def test_an_image_without_docker_is_refused() -> None:
     made = environment(OpenEnvEnvironment, image="echo-env", docker="no-such-docker")
     with pytest.raises(OperatorError, match="not installed"):
         async with in_process_servers({"environment": made}):

@@ -67,40 +67,32 @@ async def test_expensive_answers_are_wrong_and_no_failures_and_a_correct_one_aft
         await pool.close()
 
 
-def test_nesting_never_causes_a_recursion_error() -> None:
+def test_nesting_and_length_never_cause_a_recursion_error_and_a_long_answer_is_not_parsed() -> None:
     for piece in ("^", "a^", "[1,2[", "2^{", "(", r"\frac", r"\sqrt", "&", "'", r"\{", "_", "|^", r"x_{\text{"):
         for bomb in (piece * (1990 // len(piece)), piece * 200 + "1" + "^" * 900, "1" + piece * 300 + "}" * 300):
             result = compare_without_algebra("7", bomb[:MAX_CHARACTERS])
             assert result is None or not result.equal
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["2^{100}", "3^{1000}", r"\frac{1}{2004!}", "10^{20}", "i^{2005}", "(x+1)^{100}", "x^{100}-1", r"e^{10}", "2^{2^x}",
-     r"\frac{-1+\sqrt{5}}{2}", r"\sqrt{2+\sqrt{2+\sqrt{2}}}", "(x-1)(x+1)(x^2+1)(x^4+1)(x^8+1)", r"\binom{20}{10}",
-     r"(-\infty,-3)\cup(-3,-2)\cup(-2,0)\cup(0,5)\cup(5,\infty)", r"\sum_{k=1}^{100} k", "1,000,000,000,000"],
-)  # fmt: skip
-def test_ordinary_formulas_are_within_the_limits(answer: str) -> None:
-    assert why_too_costly("42", answer) is None
-
-
-def test_a_gold_answer_of_the_same_size_raises_the_bounds() -> None:
-    assert why_too_costly("42", "x^{2005}") is not None
-    assert why_too_costly("x^{2005}", "x^{2005}+0") is None
-
-
-def test_a_long_answer_is_rejected_before_it_is_parsed() -> None:
-    started = time.process_time()
-    for answer in ("\\(" * 500_000, "x=" * 500_000, " " * 1_000_000, "9" * 1_000_000):
+    for answer in ("\\(" * 500_000, "x=" * 500_000, " " * 1_000_000, "9" * 1_000_000, "1 " * 20_000):
         result = compare_without_algebra("42", answer)
         assert result is not None and str(MAX_CHARACTERS) in result.reason.replace(",", "")
-    assert time.process_time() - started < 0.5
+
+
+ORDINARY = [
+    "2^{100}", "3^{1000}", r"\frac{1}{2004!}", "10^{20}", "i^{2005}", "(x+1)^{100}", "x^{100}-1", r"e^{10}", "2^{2^x}",
+    r"\frac{-1+\sqrt{5}}{2}", r"\sqrt{2+\sqrt{2+\sqrt{2}}}", "(x-1)(x+1)(x^2+1)(x^4+1)(x^8+1)", r"\binom{20}{10}",
+    r"(-\infty,-3)\cup(-3,-2)\cup(-2,0)\cup(0,5)\cup(5,\infty)", r"\sum_{k=1}^{100} k", "1,000,000,000,000",
+]  # fmt: skip
+
+
+def test_ordinary_formulas_are_within_the_limits_and_a_gold_answer_of_the_same_size_raises_them() -> None:
+    assert [answer for answer in ORDINARY if why_too_costly("42", answer)] == []
+    assert why_too_costly("42", "x^{2005}") is not None
+    assert why_too_costly("x^{2005}", "x^{2005}+0") is None
 
 
 LENGTH = 4_000
 MAX_RATIO = 8
 """CPU time for four times the text, relative to that of the text; a quadratic scan has 16."""
-MAX_PROSE_RATIO = 30
 NEGLIGIBLE_S = 0.05
 """Times below this are not compared."""
 EVERY_FORM = AnswerForm(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
@@ -113,8 +105,6 @@ HOSTILE = [
     r"\text{", "x = ", "x=1, ", "| Answer |\n",
     "## Answer\n", "Answer\n===\n", "- 1\n", "1\n", "Answer: \\[",
 ]  # fmt: skip
-
-_FILLERS = [" ", "\t", "*", "-", "|", "= "]
 
 
 @cache
@@ -133,19 +123,15 @@ def seconds(text: str) -> float:
 
 
 def test_the_cost_of_extraction_is_linear_in_the_text() -> None:
+    texts = [("", piece) for piece in HOSTILE] + [
+        ("The answer is", filler) for filler in (" ", "\t", "*", "-", "|", "= ")
+    ]
     slow = [
         (lead, piece)
-        for lead in ("", "The answer is")
-        for piece in (HOSTILE if not lead else _FILLERS)
+        for lead, piece in texts
         if (long := seconds(lead + piece * (4 * LENGTH // len(piece)))) > NEGLIGIBLE_S
         and long > MAX_RATIO * seconds(lead + piece * (LENGTH // len(piece)))
     ]
-    assert slow == []
-
-
-def test_an_adversarial_text_costs_little_more_than_prose_of_its_length() -> None:
-    prose = seconds("She has 3 apples, and he has $4. " * (4 * LENGTH // 33))
-    slow = [piece for piece in HOSTILE if seconds(piece * (4 * LENGTH // len(piece))) > MAX_PROSE_RATIO * prose]
     assert slow == []
 
 
@@ -157,7 +143,6 @@ async def test_a_long_text_is_processed_outside_the_event_loop(length: int, in_t
         threads.append(threading.get_ident())
         return None
 
-    await AnswerGrader(None).grade(
-        "12", verification_of("a" * length), AnswerForm(stops=(), strict=record_thread, lenient=(record_thread,))
-    )
+    form = AnswerForm(stops=(), strict=record_thread, lenient=(record_thread,))
+    await AnswerGrader(None).grade("12", verification_of("a" * length), form)
     assert [thread != threading.get_ident() for thread in threads] == [in_thread, in_thread]

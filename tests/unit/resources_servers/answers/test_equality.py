@@ -61,32 +61,13 @@ async def test_a_formula_of_the_problem_is_not_its_answer(patient_workers: Worke
     assert await accepted_formulas(patient_workers, rows_of(DATA / "math" / "math500.jsonl")[::10]) == []
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(r"\frac{1}{3}", "0.333333"), ("0.333", r"\frac{1}{3}"), (r"\{1,2\}", "(1,2)"), ("1<x<2", "(1,2)"), ("x=5", "5")],
-)
-async def test_the_order_of_gold_and_answer_does_not_matter(patient_workers: WorkerPool, one: str, other: str) -> None:
-    assert (await compare_answers(patient_workers, one, other)).equal == (
-        await compare_answers(patient_workers, other, one)
-    ).equal
-
-
-async def test_a_decimal_of_six_digits_equals_the_number_it_rounds_but_not_exactly(patient_workers: WorkerPool) -> None:
-    for gold, answer in (
-        (r"\frac{1}{3}", "0.333333"),
-        (r"\frac{2}{3}", "0.66666666"),
-        (r"\sqrt{51}", "7.141428"),
-        ("2.645751", r"\sqrt{7}"),
-    ):
+async def test_a_decimal_of_six_digits_equals_the_number_it_rounds_but_not_exactly_in_either_order(
+    patient_workers: WorkerPool,
+) -> None:
+    third, root = (r"\frac{1}{3}", "0.333333"), (r"\sqrt{51}", "7.141428")
+    for gold, answer in (third, third[::-1], (r"\frac{2}{3}", "0.66666666"), root, ("2.645751", r"\sqrt{7}")):
         result = await compare_answers(patient_workers, gold, answer)
         assert (result.equal, result.exact) == (True, False), (gold, answer)
-
-
-def test_a_very_long_or_deeply_nested_answer_is_wrong_without_parsing() -> None:
-    for answer in ("1 " * 20_000, "9" * 5_000, "(" * 50 + "1+x" + ")" * 50, r"\sqrt{" * 50 + "2" + "}" * 50):
-        result = compare_without_algebra("42", answer)
-        assert result is not None
-        assert not result.equal
 
 
 def test_simple_answers_need_no_algebra() -> None:
@@ -119,21 +100,22 @@ UNITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", NUMBERS.strip().splitlines())
-def test_every_notation_of_a_number_has_its_exact_value(line: str) -> None:
-    value, texts = line.split(": ")
-    assert [found.value if (found := quantity(text)) else None for text in texts.split(" ;; ")] == [
-        Fraction(value) for _ in texts.split(" ;; ")
-    ]
+def test_every_notation_of_a_number_has_its_exact_value() -> None:
+    for line in NUMBERS.strip().splitlines():
+        value, texts = line.split(": ")
+        for text in texts.split(" ;; "):
+            found = quantity(text)
+            assert found is not None and found.value == Fraction(value), text
 
 
-@pytest.mark.parametrize(
-    "text",
+NO_NUMBERS = (
     ["", "$", "1,2", "1,23", "1 8", "3 or 4", r"3 \text{ or more}", "18x", "18 x", "2^{10}", "x", r"\frac{1}{0}", "5²",
-     "1/2/3", "1e99999", "9" * 3000, "10:30", "--5", "1.2.3", "3 5/2", "four", "⅟", "18 eggs"],
+     "1/2/3", "1e99999", "9" * 3000, "10:30", "--5", "1.2.3", "3 5/2", "four", "⅟", "18 eggs"]
 )  # fmt: skip
-def test_a_text_that_is_not_one_number_yields_none(text: str) -> None:
-    assert quantity(text) is None
+
+
+def test_a_text_that_is_not_one_number_yields_none() -> None:
+    assert [text for text in NO_NUMBERS if quantity(text)] == []
 
 
 def test_words_after_a_number_may_be_ignored_and_its_unit_has_one_canonical_name() -> None:

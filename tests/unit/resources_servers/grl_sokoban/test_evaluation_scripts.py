@@ -1,25 +1,31 @@
-"""The scripts of the evaluation: environment variables reach ng_eval unchanged, and nothing is ended by name."""
+"""The scripts of the evaluation and its analysis command, typed as documented.
+
+Environment variables reach ng_eval unchanged, and nothing is ended by name.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import orjson
+import pandas as pd
 import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
+from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
 from rollyard.resources_servers.grl_sokoban.run_evaluation import overrides, settings
 from rollyard.services.config.overrides import parse_overrides
+from tests.support.rollout_files import random_rows, write, write_manifest
 
 from .reference import ROOT
 
 FOLDER = ROOT / "resources_servers" / "grl_sokoban"
 SCRIPTS = sorted(FOLDER.glob("run_*.sh"))
-HOSTILE = ["a model", 'a"b', "a'b", "$(touch pwned)", "${HOME}", "`id`", "a\nb", "a\\", "a,b=[c]", "007", "-x", "ü"]
 
 FAKE = """#!/usr/bin/env bash
 printf '%s\\0' "$PWD" "$MODEL_NAME" "$TENSOR_PARALLEL_SIZE" "$GPU_MEMORY_UTILIZATION" \\
@@ -46,15 +52,12 @@ def run(script: Path, path: str, cwd: Path, *arguments: str, **variables: str) -
     return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("model", HOSTILE)
+@pytest.mark.parametrize("model", ["a model", "$(touch pwned)", "a'b\"\n\\${HOME}`id`", "a,b=[c]", "007", "-x", "ü"])
 def test_a_model_name_arrives_as_given(path: str, tmp_path: Path, model: str) -> None:
     printed = run(SCRIPTS[0], path, tmp_path, "key=a b", MODEL_NAME=model)
     assert printed[1] == model and printed[-1] == "key=a b"
-    (parsed,) = (
-        override for override in parse_overrides(overrides(settings({"MODEL_NAME": model}, tmp_path)))
-        if override.key == "model"
-    )  # fmt: skip
-    assert parsed.value == f"vllm/{model}"
+    parsed = parse_overrides(overrides(settings({"MODEL_NAME": model}, tmp_path)))
+    assert [override.value for override in parsed if override.key == "model"] == [f"vllm/{model}"]
     assert not (tmp_path / "pwned").exists()
 
 
@@ -115,31 +118,19 @@ def test_the_committed_input_is_the_start_of_the_500_rows() -> None:
     assert len(everything) == 500 and everything[:200] == lines("test_examples_200.jsonl")
 
 
-def test_without_a_gpu_the_cache_script_says_so_and_succeeds(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["/usr/bin/env", "-i", f"PATH={tmp_path}", sys.executable, ROOT / "clear_gpu_cache.py"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "nothing to clear" in done.stdout
+def test_the_cache_script_names_the_processes_that_hold_memory_and_succeeds_without_a_gpu(tmp_path: Path) -> None:
+    def printed() -> str:
+        command = [sys.executable, str(ROOT / "clear_gpu_cache.py")]
+        return subprocess.check_output(command, env={"PATH": f"{tmp_path}:/bin"}, text=True)
 
-
-def test_the_cache_script_names_the_processes_that_hold_memory(tmp_path: Path) -> None:
     smi = tmp_path / "nvidia-smi"
     smi.write_text('#!/bin/sh\ncase $1 in *gpu*) echo "0, H200, 1000, 143771";; *) echo "42, python, 990";; esac\n')
     smi.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, ROOT / "clear_gpu_cache.py"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    gpu, process = done.stdout.splitlines()[:2]
+    gpu, process = printed().splitlines()[:2]
     assert {"0", "(H200):", "1000", "143771"} <= {*gpu.split()}
     assert {"42", "(python)", "990"} <= {*process.split()}
+    smi.unlink()
+    assert "nothing to clear" in printed()
 
 
 @pytest.mark.parametrize(
@@ -160,3 +151,46 @@ def test_the_weights_of_a_served_model_are_cached_in_the_working_directory(
     command = [sys.executable, "-c", f"{code}{str(program)!r}; r.main([])"]
     environ = {"PATH": path, **variables}
     assert subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True).stdout == expected
+
+
+def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp_path: Path) -> None:
+    rows = random_rows(20, 8)
+    path = write(tmp_path / "data" / "rollouts.jsonl", rows)
+    write_manifest(path, 20, 9)
+    output = tmp_path / "out" / "reward_analysis.md"
+    flags = ["--rollouts-path", str(path), "--model-name", "Qwen3-4B", "--output", str(output)]
+    command = [sys.executable, "analyze_rewards.py", *flags]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = output.read_text()
+    frame = pd.DataFrame(
+        {
+            "reward": row["reward"],
+            "won": row["success"],
+            "calls": sum(item["type"] == "function_call" for item in row["response"]["output"]),
+        }
+        for row in rows
+    )
+    assert "# Reward analysis: Qwen3-4B\n" in report
+    assert "- **Total Rollouts**: 160 (160 of 180 measured)" in report
+    assert f"- **Success Rate**: {frame.won.mean():.2%} ({frame.won.sum()} / 160)" in report
+    for name in ("Mean", "Median", "Min", "Max"):
+        assert f"- **{name} Reward**: {getattr(frame.reward, name.lower())():.4f}" in report
+    assert f"- **Average Tool Calls**: {frame.calls.mean():.2f} per rollout" in report
+    assert f"- **Correlation (tool calls ↔ reward)**: {frame.calls.corr(frame.reward):.4f}" in report
+    most, times = next(iter(frame.reward.value_counts().items()))
+    assert re.search(rf"- \*\*-?[\d.]+ reward\*\*: {times} occurrences \({times / 160:.1%}\)", report), most
+    for count, group in frame.groupby("calls"):
+        assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in report
+
+
+def test_without_an_output_the_analysis_goes_to_the_terminal_and_no_rollouts_have_exit_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [{"reward": 1.0, "response": {"output": []}}])
+    assert main(["--rollouts-path", str(path)]) == 0
+    assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
+    path.write_bytes(b"")
+    assert main(["--rollouts-path", str(path)]) == 1
+    report = capsys.readouterr()
+    assert str(path) in report.out + report.err

@@ -15,11 +15,7 @@ from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, Streams, 
 with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
     # gym logs a deprecation notice and was written for an older numpy.
     warnings.simplefilter("ignore")
-    from gym_sokoban.envs.room_utils import (
-        place_boxes_and_player,
-        reverse_move,
-        room_topology_generation,
-    )
+    from gym_sokoban.envs.room_utils import place_boxes_and_player, reverse_move, room_topology_generation
 
 Array = Any
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, Shaping
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked, solve
 from rollyard.resources_servers.grl_sokoban.task import ShapingSettings, SokobanSettings
-from rollyard.services.server.settings import parse_settings
 
 UNDO = 0
 ROOMS = {
@@ -129,37 +127,6 @@ def test_the_potential_is_the_optimal_distance_within_its_bounds(start: Room, ac
     else:
         assert solution is not None
         assert potential == -min(solution.moves, 8) / 4
-
-
-@pytest.mark.parametrize(
-    ("shaping", "message"),
-    [
-        ({"gamma": 0.9}, "gamma 0.9 would reward standing still"),
-        ({"gamma": 0.99, "scale": 1}, "use a gamma above 0.998"),
-        ({"gamma": 0}, "greater than 0"),
-        ({"gamma": 1.1}, "less than or equal to 1"),
-        ({"scale": 0}, "greater than 0"),
-        ({"most_moves": 0}, "greater than or equal to 1"),
-        ({"sclae": 3}, "sclae"),
-    ],
-)
-def test_invalid_shaping_is_refused_at_startup(shaping: object, message: str) -> None:
-    with pytest.raises(OperatorError, match=message):
-        parse_settings(SokobanSettings, {"shaping": shaping}, "grl_sokoban")
-
-
-@pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_giving_up_gets_no_more_than_bumping_into_walls_until_the_end(board: str) -> None:
-    settings = SokobanSettings(charge_unplayed=True)
-    for actions in product(range(1, 5), repeat=2):
-        stopped = play_actions(board, actions, 5, settings)
-        if stopped is not None and not stopped.over:
-            continued = max(
-                play.reward()
-                for last in product(range(1, 5), repeat=3)
-                if (play := play_actions(board, (*actions, *last), 5, settings)) is not None
-            )
-            assert stopped.reward() <= continued + 1e-9
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.resources_servers.answers.programs import ProgramSettings
 from rollyard.resources_servers.base import BadTask
-from rollyard.resources_servers.humaneval.app import STOPS, HumanEval, create_params, lm_eval_program
+from rollyard.resources_servers.humaneval.app import STOPS, create_params, lm_eval_program
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.python_answers.grading_programs import failed, humaneval, rows
 
@@ -51,20 +50,23 @@ async def test_a_sample_of_the_gold_programs_passes_in_the_form(form: str, sandb
     assert failed(verdicts) == []
 
 
-async def test_the_prompt_alone_does_not_pass(sandbox: Sandbox) -> None:
-    sample = rows("humaneval/HumanEval.jsonl.gz", step=20)
-    verdicts = await asyncio.gather(*[humaneval(sandbox, row, "") for row in sample])
-    assert [verdict.reward for verdict in verdicts] == [0.0] * len(sample)
-
-
 async def test_a_wrong_body_is_reported_with_the_failing_line(sandbox: Sandbox) -> None:
     verdict = (await humaneval(sandbox, ROW, "    return x * 2")).model_dump()
     assert (verdict["reward"], verdict["ending"]) == (0.0, "wrong")
     assert verdict["reason"].endswith("assert helper(candidate(2)) == 3")
 
 
-async def test_the_tests_use_the_prompts_helpers_and_not_the_answers(sandbox: Sandbox) -> None:
-    cheat = f"```python\n{PROMPT}    return 2\n\ndef helper(x):\n    return 3\n```"
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "",
+        f"```python\n{PROMPT}    return 2\n\ndef helper(x):\n    return 3\n```",
+        f"```python\n{PROMPT}    return 0\n\ndef check(candidate):\n    pass\n```",
+    ],
+)
+async def test_the_tests_use_the_prompts_helpers_and_their_own_check_and_not_the_answers(
+    cheat: str, sandbox: Sandbox
+) -> None:
     assert (await humaneval(sandbox, ROW, cheat)).reward == 0.0
 
 
@@ -73,23 +75,13 @@ async def test_a_helper_of_the_answer_is_kept_in_the_lenient_score(sandbox: Sand
     assert (verdict["lenient_score"], verdict["strict_score"]) == (1.0, 0.0)
 
 
-async def test_a_check_function_of_the_answer_does_not_replace_the_tests(sandbox: Sandbox) -> None:
-    cheat = f"```python\n{PROMPT}    return 0\n\ndef check(candidate):\n    pass\n```"
-    assert (await humaneval(sandbox, ROW, cheat)).reward == 0.0
-
-
 def test_the_strict_program_ends_at_the_first_stop_string() -> None:
     assert lm_eval_program("p\n", "    return 1\nprint(2)") == "p\n    return 1"
     assert create_params("lm_eval", PROMPT)["input"][0]["content"] == PROMPT
     assert STOPS == ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
 
-@pytest.mark.parametrize("row", [{}, {**ROW, "entry_point": "f()"}, {**ROW, "test": None}])
-def test_a_row_that_cannot_be_tested_is_rejected(row: Json) -> None:
+@pytest.mark.parametrize("odd", [{"prompt": None}, {"entry_point": "f()"}, {"test": None}, {"test": "def check("}])
+async def test_a_row_that_cannot_be_tested_is_rejected(odd: Json, sandbox: Sandbox) -> None:
     with pytest.raises(BadTask):
-        HumanEval(row, ProgramSettings())
-
-
-async def test_invalid_tests_are_an_error_of_the_row(sandbox: Sandbox) -> None:
-    with pytest.raises(BadTask, match="cannot be compiled"):
-        await humaneval(sandbox, {**ROW, "test": "def check("}, "    return x + 1")
+        await humaneval(sandbox, {**ROW, **odd}, "    return x + 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rollyard.resources_servers.ifeval.app import outcome
@@ -40,65 +41,43 @@ def follows(kind: str, text: str, **kwargs: Any) -> tuple[bool, bool]:
     return result.strict, result.loose
 
 
-def _repeated(word: str, relation: str, times: int) -> str:
-    return " ".join([word] * times) if relation == "at least" else "zzz"
+COUNTED = {
+    "frequency": ("keyword", "relation", "frequency"),
+    "letter_frequency": ("letter", "let_relation", "let_frequency"),
+    "capital_word_frequency": ("WORD", "capital_relation", "capital_frequency"),
+    "number_words": ("word", "relation", "num_words"),
+    "number_sentences": ("This is one.", "relation", "num_sentences"),
+}
+FOLLOWING: dict[str, Callable[[dict[str, Any]], str]] = {
+    "existence": lambda kwargs: " ".join(map(str, kwargs["keywords"])),
+    "forbidden_words": lambda kwargs: "zzz",
+    "response_language": lambda kwargs: SAMPLES[kwargs["language"]],
+    "english_capital": lambda kwargs: ENGLISH.upper(),
+    "english_lowercase": lambda kwargs: ENGLISH,
+    "no_comma": lambda kwargs: "no such thing",
+    "number_paragraphs": lambda kwargs: "\n***\n".join(["text"] * kwargs["num_paragraphs"]),
+    "nth_paragraph_first_word": lambda kwargs: "\n\n".join([f"{kwargs['first_word']} text"] * kwargs["num_paragraphs"]),
+    "end_checker": lambda kwargs: f"text {kwargs['end_phrase']}",
+    "quotation": lambda kwargs: '"text"',
+    "repeat_prompt": lambda kwargs: f"{kwargs['prompt_to_repeat']} answer",
+    "two_responses": lambda kwargs: "one\n******\ntwo",
+    "number_placeholders": lambda kwargs: "[name] " * int(kwargs["num_placeholders"]),
+    "postscript": lambda kwargs: f"text\n{kwargs['postscript_marker']} more",
+    "number_bullet_lists": lambda kwargs: "* point\n" * int(kwargs["num_bullets"]),
+    "constrained_response": lambda kwargs: "My answer is maybe.",
+    "number_highlighted_sections": lambda kwargs: "*part* " * int(kwargs["num_highlights"]),
+    "multiple_sections": lambda kwargs: "".join(
+        f"{kwargs['section_spliter']} {number + 1}\ntext\n" for number in range(kwargs["num_sections"])
+    ),
+    "title": lambda kwargs: "<<title>>\ntext",
+    "json_format": lambda kwargs: '```json\n{"a": 1}\n```',
+}
 
 
 def text_that_follows(kind: str, kwargs: dict[str, Any]) -> str:
     """A text that follows the instruction strictly."""
-    match kind.partition(":")[2]:
-        case "existence":
-            return " ".join(map(str, kwargs["keywords"]))
-        case "frequency":
-            return _repeated(kwargs["keyword"], kwargs["relation"], kwargs["frequency"])
-        case "letter_frequency":
-            return _repeated(kwargs["letter"], kwargs["let_relation"], kwargs["let_frequency"])
-        case "capital_word_frequency":
-            return _repeated("WORD", kwargs["capital_relation"], kwargs["capital_frequency"])
-        case "number_words":
-            return _repeated("word", kwargs["relation"], kwargs["num_words"])
-        case "number_sentences":
-            return _repeated("This is one.", kwargs["relation"], kwargs["num_sentences"])
-        case "forbidden_words":
-            return "zzz"
-        case "response_language":
-            return SAMPLES[kwargs["language"]]
-        case "english_capital":
-            return ENGLISH.upper()
-        case "english_lowercase":
-            return ENGLISH
-        case "no_comma":
-            return "no such thing"
-        case "number_paragraphs":
-            return "\n***\n".join(["text"] * kwargs["num_paragraphs"])
-        case "nth_paragraph_first_word":
-            parts = ["text"] * kwargs["num_paragraphs"]
-            parts[kwargs["nth_paragraph"] - 1] = f"{kwargs['first_word']} text"
-            return "\n\n".join(parts)
-        case "end_checker":
-            return f"text {kwargs['end_phrase']}"
-        case "quotation":
-            return '"text"'
-        case "repeat_prompt":
-            return f"{kwargs['prompt_to_repeat']} answer"
-        case "two_responses":
-            return "one\n******\ntwo"
-        case "number_placeholders":
-            return "[name] " * int(kwargs["num_placeholders"])
-        case "postscript":
-            return f"text\n{kwargs['postscript_marker']} more"
-        case "number_bullet_lists":
-            return "* point\n" * int(kwargs["num_bullets"])
-        case "constrained_response":
-            return "My answer is maybe."
-        case "number_highlighted_sections":
-            return "*part* " * int(kwargs["num_highlights"])
-        case "multiple_sections":
-            return "".join(
-                f"{kwargs['section_spliter']} {number + 1}\ntext\n" for number in range(kwargs["num_sections"])
-            )
-        case "title":
-            return "<<title>>\ntext"
-        case "json_format":
-            return '```json\n{"a": 1}\n```'
-    raise KeyError(kind)
+    name = kind.partition(":")[2]
+    if name not in COUNTED:
+        return FOLLOWING[name](kwargs)
+    word, relation, times = COUNTED[name]
+    return " ".join([kwargs.get(word, word)] * kwargs[times]) if kwargs[relation] == "at least" else "zzz"

@@ -38,21 +38,15 @@ async def test_the_reward_can_be_the_share_of_instructions_or_the_loose_score() 
         assert (await environment.verdict(ROW, 'Sure, here:\n"text"'))["reward"] == 1.0
 
 
-async def test_reasoning_is_not_part_of_the_answer() -> None:
+async def test_reasoning_and_the_empty_lines_around_it_are_not_part_of_the_answer() -> None:
+    kwargs = {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "first"}
+    row = {"instruction_id_list": ["length_constraints:nth_paragraph_first_word"], "kwargs": [kwargs]}
+    answer = "First one.\n\nSecond one."
     async with in_process_server(server) as environment:
         assert (await environment.verdict(ROW, '<think>one, two</think>\n\n"text"'))["reward"] == 1.0
         assert (await environment.verdict(ROW, '<think>"text"'))["reward"] == 0.0
-
-
-async def test_the_empty_lines_that_an_engine_leaves_after_reasoning_do_not_count() -> None:
-    row = {
-        "instruction_id_list": ["length_constraints:nth_paragraph_first_word"],
-        "kwargs": [{"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "first"}],
-    }
-    answer = "First one.\n\nSecond one."
-    async with in_process_server(server) as environment:
-        texts = (answer, f"\n\n{answer}", f"<think>hm</think>\n\n{answer}", f"\n{answer}\n\n")
-        assert [(await environment.verdict(row, text))["reward"] for text in texts] == [1.0] * 4
+        for text in (answer, f"\n\n{answer}", f"<think>hm</think>\n\n{answer}", f"\n{answer}\n\n"):
+            assert (await environment.verdict(row, text))["reward"] == 1.0
 
 
 async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +73,7 @@ def test_rows_keep_the_datasets_keys(tmp_path: Path) -> None:
     }
 
 
-FILE = DATA / "ifeval" / "input_data.jsonl"
-ROWS = rows_of(FILE)
+ROWS = rows_of(DATA / "ifeval" / "input_data.jsonl")
 EVERY_KEY = sorted({key for row in ROWS for kwargs in row["kwargs"] for key in kwargs})
 WORDS = "length_constraints:number_words"
 KEYWORDS = "keywords:existence"
@@ -90,30 +83,27 @@ NTH = {"num_paragraphs": 3, "nth_paragraph": 4, "first_word": "a"}
 def as_parquet_row(row: Json) -> Json:
     """Return the row as in the hub's Parquet file: with the keys of all kinds, null if unused, and 3.0 for 3."""
     padded = [{key: kwargs.get(key) for key in EVERY_KEY} for kwargs in row["kwargs"]]
-    return {
-        **row,
-        "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in kwargs.items()} for kwargs in padded],
-    }
+    floats = [{k: float(v) if isinstance(v, int) else v for k, v in kwargs.items()} for kwargs in padded]
+    return {**row, "kwargs": floats}
 
 
-def test_null_keys_of_other_kinds_do_not_change_a_row() -> None:
+def test_every_value_of_the_rows_is_in_its_instruction_and_null_keys_of_other_kinds_do_not_change_it() -> None:
     assert [instructions(as_parquet_row(row)) for row in ROWS] == [instructions(row) for row in ROWS]
     assert (len(ROWS), sum(len(instructions(row)) for row in ROWS)) == (541, 834)
-
-
-def test_every_value_of_the_rows_is_in_its_instruction() -> None:
     for row in ROWS:
-        for (_, parsed), kwargs in zip(instructions(row), row["kwargs"], strict=True):
-            assert parsed.arguments == kwargs, row["key"]
+        assert [parsed.arguments for _, parsed in instructions(row)] == row["kwargs"], row["key"]
 
 
-def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
+def test_null_kwargs_mean_no_kwargs_and_an_invalid_row_stops_with_its_number_and_the_reason(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes(
-        orjson.dumps({"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})
-    )
+    good: Json = {"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}
+    source.write_bytes(orjson.dumps(good))
     main(["--local", str(source), "--output", str(out)])
     assert rows_of(out)[0]["kwargs"] == [{}]
+    source.write_bytes(orjson.dumps(good) + b"\n" + orjson.dumps({**good, "instruction_id_list": ["nonsense"]}))
+    with pytest.raises(OperatorError, match=r"row 1 .*nonsense"):
+        main(["--local", str(source), "--output", str(tmp_path / "none.jsonl")])
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 UNREADABLE: list[tuple[object, object, str]] = [
@@ -149,12 +139,3 @@ async def test_a_row_that_no_text_or_every_text_follows_is_refused_with_its_id()
             assert answer.status == 422
             detail = orjson.loads(answer.body)["detail"]
             assert "IFEval row ifeval_7: " in detail and message in detail
-
-
-def test_preparing_an_invalid_row_stops_with_its_number_and_the_reason(tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    good: Json = {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
-    source.write_bytes(orjson.dumps(good) + b"\n" + orjson.dumps({**good, "instruction_id_list": ["nonsense"]}))
-    with pytest.raises(OperatorError, match=r"row 1 .*nonsense"):
-        main(["--local", str(source), "--output", str(tmp_path / "out.jsonl")])
-    assert not (tmp_path / "out.jsonl").exists()

@@ -18,11 +18,10 @@ from tests.unit.resources_servers.answers.grading import in_process_server, rows
 from tests.unit.resources_servers.ifeval.following_texts import SAMPLES
 
 EXAMPLES = INSTALLED / "resources_servers/ifeval/data/train_example.jsonl"
-_KEYS = """
-N quantifier end_phrase keyword_list word forbidden_words letter i first_word postscript_marker options
-section_splitter original_prompt language
-"""
-EVERY_KEY = _KEYS.split()
+EVERY_KEY = [
+    "N", "quantifier", "end_phrase", "keyword_list", "word", "forbidden_words", "letter",
+    "i", "first_word", "postscript_marker", "options", "section_splitter", "original_prompt", "language",
+]  # fmt: skip
 SENTENCES = "Gov. Lee met the U.S. team. They spoke at 5 p.m. in St. Louis. All agreed."
 CASES: list[tuple[str, Json, list[str], list[str]]] = [
     ("verify_keywords", {"keyword_list": ["Art", "C++"]}, ["c++ is an art", "C++ for artists"], ["an art"]),
@@ -37,12 +36,7 @@ CASES: list[tuple[str, Json, list[str], list[str]]] = [
     ("validate_word_constraint", {"N": 20, "quantifier": "around"}, ["w " * 18, "w " * 22], ["w " * 17, "w " * 23]),
     ("verify_sentence_constraint", {"N": 3, "quantifier": "at most"}, [SENTENCES], [f"{SENTENCES} So it is."]),
     ("verify_sentence_constraint", {"N": 4, "quantifier": "around"}, [SENTENCES], ["One. Two."]),
-    (
-        "verify_sentence_constraint",
-        {"N": 4, "quantifier": "at least"},
-        ["One dog. Two cats! Three birds? Four fish."],
-        [SENTENCES],
-    ),
+    ("verify_sentence_constraint", {"N": 4, "quantifier": "at least"}, ["One. Two! Three? Four."], [SENTENCES]),
     (
         "validate_paragraphs",
         {"N": 2, "i": 2, "first_word": "The"},

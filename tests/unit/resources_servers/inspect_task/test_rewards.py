@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.resources_servers.inspect_task.app import verdict_of
-from rollyard.resources_servers.inspect_task.inspect_package import InspectSettings
+from rollyard.resources_servers.inspect_task.app import InspectSettings, verdict_of
 
 
 def score(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -11,28 +12,25 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
-from rollyard.resources_servers.mbpp.app import (
-    Mbpp,
-    MbppSettings,
-    create_params,
-    modules_used,
-    names_used,
-    time_limit_factor,
-)
+from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings, create_params, modules_used, names_used
+from rollyard.resources_servers.mbpp.app import time_limit_factor as factor_of
 from rollyard.resources_servers.mbpp.prepare import main as prepare
 from rollyard.services.sandbox.records import Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
+from tests.unit.resources_servers.answers.grading import rows_of
+from tests.unit.resources_servers.python_answers.grading_programs import example, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
 
 ROW: Json = {"test_list": ["assert f(1) == 2", "assert f(2) == 3", "assert f(3) == 4"]}
 RIGHT = "def f(x):\n    return x + 1\n"
 
 
-async def test_a_sample_of_the_gold_programs_passes(sandbox: Sandbox) -> None:
+async def test_a_sample_of_the_gold_programs_passes_and_that_of_another_task_fails(sandbox: Sandbox) -> None:
     sample = rows("mbpp/mbpp.jsonl.gz", step=75)
-    verdicts = await asyncio.gather(*[mbpp(sandbox, row, f"```python\n{row['code']}\n```") for row in sample])
-    assert failed(verdicts) == []
+    golds = [mbpp(sandbox, row, f"```python\n{row['code']}\n```") for row in sample]
+    wrong = [mbpp(sandbox, row, other["code"]) for row, other in pairwise(sample)]
+    verdicts = await asyncio.gather(*golds, *wrong)
+    assert [verdict.reward for verdict in verdicts] == [1.0] * len(golds) + [0.0] * len(wrong)
 
 
 @pytest.mark.parametrize("task_id", [126, 367, 533, 596, 601, 927])
@@ -40,15 +38,6 @@ async def test_gold_programs_pass_when_tests_use_more_than_a_function_and_data(t
     (row,) = [row for row in rows("mbpp/mbpp.jsonl.gz") if row["task_id"] == task_id]
     verdict = await mbpp(sandbox, row, row["code"] + "\n[DONE]")
     assert (verdict.reward, verdict.model_dump()["strict_score"]) == (1.0, 1.0), verdict
-
-
-async def test_the_gold_program_of_another_task_is_rejected(sandbox: Sandbox) -> None:
-    sample = rows("mbpp/mbpp.jsonl.gz", step=100)
-    wrong = [*sample[1:], sample[0]]
-    verdicts = await asyncio.gather(
-        *[mbpp(sandbox, row, other["code"]) for row, other in zip(sample, wrong, strict=True)]
-    )
-    assert [verdict.reward for verdict in verdicts] == [0.0] * len(sample)
 
 
 async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox: Sandbox) -> None:
@@ -74,22 +63,19 @@ async def test_a_program_that_raises_before_defining_its_function_is_wrong(sandb
     assert verdict["passed_over"].startswith("ModuleNotFoundError") and "numpy" in verdict["passed_over"]
 
 
-async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
+async def test_an_answer_cannot_replace_a_module_or_builtin_that_the_tests_use(sandbox: Sandbox) -> None:
     row = {"test_list": ["assert math.isclose(f(1), 2.5)"]}
     impostor = "class math:\n    isclose = staticmethod(lambda *a: True)\ndef f(x): return 0\n"
     assert (await mbpp(sandbox, row, impostor)).reward == 0.0
     assert (await mbpp(sandbox, row, "def f(x): return x + 1.5\n")).reward == 1.0
+    cheat = "def f(x):\n    return x\ndef set(x):\n    return 0\n"
+    assert (await mbpp(sandbox, {"test_list": ["assert set(f([1])) == set([2])"]}, cheat)).reward == 0.0
 
 
 async def test_the_score_that_is_the_reward_is_a_setting(sandbox: Sandbox) -> None:
     texts = (f"Here you are:\n```python\n{RIGHT}```", f"{RIGHT}[DONE]")
     for score, rewards in (("lenient", [1.0, 1.0]), ("strict", [0.0, 1.0])):
         assert [(await mbpp(sandbox, ROW, text, score=score)).reward for text in texts] == rewards
-
-
-async def test_without_a_program_the_answer_is_wrong(sandbox: Sandbox) -> None:
-    verdict = (await mbpp(sandbox, ROW, "I would rather not.")).model_dump()
-    assert (verdict["reward"], verdict["ending"]) == (0.0, "no_program")
 
 
 async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow(
@@ -114,13 +100,7 @@ async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow(
 def test_the_limit_is_twice_the_slowest_gold_time_rounded_up_to_whole_limits(
     task_id: object, gold: float | None, limit: int, factor: int
 ) -> None:
-    assert time_limit_factor(task_id, gold, limit) == factor
-
-
-@pytest.mark.parametrize("gold", ["3", True, -1.0, 601.0])
-def test_an_invalid_gold_time_is_rejected(gold: object) -> None:
-    with pytest.raises(BadTask, match="gold_cpu_s"):
-        Mbpp({"test_list": ["assert f(1)"], "gold_cpu_s": gold}, MbppSettings())
+    assert factor_of(task_id, gold, limit) == factor
 
 
 async def test_challenge_tests_are_run_if_the_setting_enables_them(sandbox: Sandbox) -> None:
@@ -129,24 +109,21 @@ async def test_challenge_tests_are_run_if_the_setting_enables_them(sandbox: Sand
     assert (await mbpp(sandbox, row, RIGHT, challenge_tests=True)).reward == 0.0
 
 
-async def test_a_builtin_redefined_by_the_answer_is_used_only_if_it_is_tested(sandbox: Sandbox) -> None:
-    cheat = "def f(x):\n    return x\ndef set(x):\n    return 0\n"
-    assert (await mbpp(sandbox, {"test_list": ["assert set(f([1])) == set([2])"]}, cheat)).reward == 0.0
-
-
 @pytest.mark.parametrize(
-    "row", [{}, {"test_list": "assert f(1)"}, {"test_list": ["assert f("]}, {"test_list": []}, {"test_list": ["pass"]}]
+    "row",
+    [
+        *({}, {"test_list": "assert f(1)"}, {"test_list": ["assert f("]}, {"test_list": []}, {"test_list": ["pass"]}),
+        *({**ROW, "gold_cpu_s": gold} for gold in ("3", True, -1.0, 601.0)),
+    ],
 )
 def test_a_row_that_cannot_be_tested_is_rejected(row: Json) -> None:
-    with pytest.raises(BadTask):
+    with pytest.raises(BadTask, match="gold_cpu_s" if "gold_cpu_s" in row else None):
         Mbpp(row, MbppSettings())
 
 
 def test_the_names_used_are_those_that_only_the_answer_defines() -> None:
-    assert names_used("root = Node(1)", ["import math\nassert math.isclose(depth(root), len([1]))"]) == (
-        "Node",
-        "depth",
-    )
+    tests = ["import math\nassert math.isclose(depth(root), len([1]))"]
+    assert names_used("root = Node(1)", tests) == ("Node", "depth")
     tests = ["assert calendar(2020)[0] == 1", "assert sys.getsizeof(queue(1)) > 0"]
     assert (names_used("", tests), modules_used("", tests)) == (("calendar", "queue"), ("sys",))
 
@@ -163,19 +140,17 @@ def test_the_lm_eval_form_ends_at_begin_and_has_its_stop_string() -> None:
     assert orjson.loads(params["metadata"]["extra_body"]) == {"stop": ["[DONE]"]}
 
 
-def test_prepare_writes_the_requested_split_and_form(tmp_path: Path) -> None:
+def test_prepare_writes_the_requested_split_and_form_and_no_file_if_a_row_is_invalid(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     plain = [{**row, "task_id": number} for number, row in zip((10, 11, 12, 600), example("mbpp"), strict=False)]
     source.write_bytes(b"\n".join(map(orjson.dumps, plain)))
     prepare(["--local", str(source), "--output", str(output), "--form", "lm_eval", "--shots", "1"])
-    written = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    written = rows_of(output)
     assert [row["id"] for row in written] == ["mbpp_11", "mbpp_12"]
     assert written[0]["responses_create_params"]["input"][0]["content"].count("[BEGIN]") == 2
-
-
-def test_prepare_leaves_no_file_when_a_row_is_invalid(tmp_path: Path) -> None:
-    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes(orjson.dumps(example("mbpp")[0]) + b"\n" + orjson.dumps({"task_id": 12}))
+    prepare(["--local", str(source), "--output", str(output)])
+    assert rows_of(output)[0]["responses_create_params"]["input"][0]["role"] == "system"
+    source.write_bytes(orjson.dumps(plain[0]) + b"\n" + orjson.dumps({"task_id": 12}))
     with pytest.raises(OperatorError, match="row 1"):
-        prepare(["--local", str(source), "--output", str(output)])
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+        prepare(["--local", str(source), "--output", str(tmp_path / "none.jsonl")])
+    assert not (tmp_path / "none.jsonl").exists()

@@ -21,7 +21,6 @@ from tests.unit.resources_servers.answers.grading import verification_of
 
 
 def rows(name: str, step: int = 1) -> list[Json]:
-    """Every `step`-th row of a file of shared/data; without the data, the test is skipped."""
     path = SHARED / "data" / name
     if not path.is_file():
         pytest.skip(f"needs {path}")
@@ -30,7 +29,6 @@ def rows(name: str, step: int = 1) -> list[Json]:
 
 
 def example(environment: str) -> list[Json]:
-    """Read the example rows of an environment."""
     path = Path(__file__).parents[4] / "resources_servers" / environment / "data" / "example.jsonl"
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
@@ -38,7 +36,6 @@ def example(environment: str) -> list[Json]:
 async def get_verdict(
     environment: type[ProgramEnvironment[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
 ) -> Verdict:
-    """Return the verdict on an episode in which the model answers `text`."""
     bound = bind(environment, shared=sandbox)
     verdict = await bound(row, settings).verify(verification_of(text))
     assert isinstance(verdict, Verdict)
@@ -46,17 +43,14 @@ async def get_verdict(
 
 
 async def mbpp(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
-    """Return MBPP's verdict."""
     return await get_verdict(Mbpp, MbppSettings(**settings), sandbox, row, text)
 
 
 async def humaneval(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
-    """Return HumanEval's verdict."""
     return await get_verdict(HumanEval, ProgramSettings(**settings), sandbox, row, text)
 
 
 def failed(verdicts: Sequence[Verdict], score: str = "lenient_score") -> list[tuple[int, Any]]:
-    """Return the answers that did not pass, with the reasons."""
     return [
         (n, verdict.model_dump()["reason"]) for n, verdict in enumerate(verdicts) if not verdict.model_dump()[score]
     ]

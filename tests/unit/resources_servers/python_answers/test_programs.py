@@ -11,13 +11,11 @@ import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import OperatorError
-from rollyard.records.types import Json
 from rollyard.resources_servers.answers.programs import defined, find
 from rollyard.resources_servers.humaneval import app as humaneval_app
 from rollyard.resources_servers.mbpp import app as mbpp_app
-from rollyard.services.sandbox import isolation_modes
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import InProcessServers, Script, agent, in_process_servers, says
+from tests.support.in_process import Script, agent, in_process_servers, says
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.python_answers.model_texts import TEXTS
 
@@ -113,38 +111,23 @@ def environment_server(name: str, **settings: Any) -> Any:
     return build
 
 
-async def examples(stack: InProcessServers) -> list[Json]:
-    answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
-    found: list[Json] = orjson.loads(answer.body)
-    return found
-
-
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
-    script = Script([[says("```python\ndef min_cost(*given): return 8\n```")]])
-    async with in_process_servers(
-        {"environment": environment_server(name), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
-        rows = await examples(stack)
-        rollouts = await asyncio.gather(*[stack.run(row) for row in rows])
-    assert len(rollouts) == 5
+    servers = {"environment": environment_server(name), "agent": agent(SimpleAgent)}
+    servers["model"] = Script([[says("```python\ndef f(x): return x + 1\n```")]]).model
+    async with in_process_servers(servers) as stack:
+        answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
+        rollouts = await asyncio.gather(*[stack.run(row) for row in orjson.loads(answer.body)])
+        if name == "mbpp":
+            right = await stack.run({"test_list": ["assert f(1) == 2"], "responses_create_params": {"input": "?"}})
+            assert (right["reward"], right["ending"], right["tests_passed"]) == (1.0, "passed", 1)
     assert [rollout["reward"] for rollout in rollouts] == [0.0] * 5
     assert all(rollout["sandbox"] and rollout["reason"] for rollout in rollouts)
 
 
-async def test_a_right_answer_gets_a_reward_of_one_through_the_whole_stack() -> None:
-    row = {"test_list": ["assert f(1) == 2"], "responses_create_params": {"input": "Write f."}}
-    script = Script([[says("```python\ndef f(x): return x + 1\n```")]])
-    async with in_process_servers(
-        {"environment": environment_server("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
-        rollout = await stack.run(row)
-    assert (rollout["reward"], rollout["ending"], rollout["tests_passed"]) == (1.0, "passed", 1)
-
-
 async def test_without_isolation_the_server_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation_modes, "modes", lambda python, bubblewrap, *, unsandboxed: [])
-    monkeypatch.setattr("rollyard.services.sandbox.sandbox.modes", lambda python, bubblewrap, *, unsandboxed: [])
+    for module in ("isolation_modes", "sandbox"):
+        monkeypatch.setattr(f"rollyard.services.sandbox.{module}.modes", lambda *_, **more: [])
     with pytest.raises(OperatorError, match="allow_unsandboxed: true"):
         async with in_process_servers({"environment": environment_server("mbpp")}):
             pass
