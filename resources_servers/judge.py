@@ -19,7 +19,6 @@ import re
 import time
 import unicodedata
 from collections import Counter, OrderedDict
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -81,6 +80,9 @@ class JudgeSettings(BaseModel):
     pattern: str = r"GRADE {code}:\s*(.+)"
     """Regular expression that must match the judge's last line completely; group 1 is the grade. {code} is replaced by
     the code. If the line does not match, it is matched again without Markdown, ignoring case."""
+    json_field: str | None = None
+    """Read the grade from this key of a JSON object instead of matching `pattern`. The object must be the judge's last
+    line or its complete answer."""
     votes: int = Field(default=1, ge=1, le=99)
     """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
@@ -116,6 +118,8 @@ class JudgeSettings(BaseModel):
         if reserved := self.params.keys() & {"input", "stream"}:
             found = ", ".join(sorted(reserved))
             raise ValueError(f"the judge's params contain {found}, which the judge sets itself; remove it")
+        if self.json_field is not None:
+            return self
         try:
             groups = regex.compile(self.pattern.replace("{code}", "0")).groups
         except (regex.error, OverflowError, RecursionError) as error:
@@ -185,14 +189,17 @@ class Judge:
         return score
 
     async def _votes(self, request: Json, response: str, code: str) -> list[Vote]:
-        limit_s, tasks = self._settings.timeout_s, list[asyncio.Task[Vote]]()
-        vote = partial(self._vote, request, code, response, time.monotonic() + limit_s)
+        deadline = time.monotonic() + self._settings.timeout_s
+        tasks: list[asyncio.Task[Vote]] = []
         try:
-            async with asyncio.timeout(limit_s):
-                tasks.extend(asyncio.create_task(vote()) for _ in range(self._settings.votes))
+            async with asyncio.timeout(self._settings.timeout_s):
+                tasks.extend(
+                    asyncio.create_task(self._vote(request, code, response, deadline))
+                    for _ in range(self._settings.votes)
+                )
                 return await asyncio.gather(*tasks)
         except TimeoutError as error:
-            detail = f"the judge returned no grade within {limit_s:g} s"
+            detail = f"the judge returned no grade within {self._settings.timeout_s:g} s"
             raise Failure(FailureKind.TIMEOUT, detail, server=self._settings.model_server.name) from error
         finally:
             for task in tasks:
@@ -263,48 +270,68 @@ def judge_text(response: Json) -> str:
 def read_score(text: str, code: str, settings: JudgeSettings, response: str = "") -> float:
     """Return the score in the judge's last line. `response`: the graded answer. Raises UnreadableGrade."""
     try:
-        return _score(_last_line(text), code, settings)
+        return _score(_last_line(text), text, code, settings)
     except UnreadableGrade as error:
-        shown = plain(_last_line(unfenced(text)))
+        block = unfenced(text)
+        line = _last_line(block)
+        shown = block if settings.json_field is not None else plain(line)
         try:
-            score = _score(shown, code, settings, regex.IGNORECASE)
+            score = _score(shown, block, code, settings, ignore_case=True)
         except UnreadableGrade:
             raise error from None
-        if "{code}" not in settings.pattern and is_quoted(shown, response):
-            reason = f"the last line, {shown[:200]!r}, may be a quotation from the graded answer"
-            raise UnreadableGrade(reason) from None
+        if (settings.json_field is not None or "{code}" not in settings.pattern) and is_quoted(shown, response):
+            raise UnreadableGrade(f"the last line, {line[:200]!r}, may be a quotation from the graded answer") from None
         return score
 
 
-def _score(line: str, code: str, settings: JudgeSettings, flags: int = 0) -> float:
-    pattern = settings.pattern
-    expression = regex.compile(pattern.replace("{code}", regex.escape(code)), flags)
-    try:
-        found = expression.fullmatch(line, timeout=MATCH_S, concurrent=True)
-    except TimeoutError as error:
-        reason = f"matching the last line, {line[:200]!r}, with {pattern!r} took more than {MATCH_S:g} s"
-        raise UnreadableGrade(reason) from error
-    if found is None:
-        raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {pattern!r}")
-    grade = str(found[1])
+def _score(line: str, text: str, code: str, settings: JudgeSettings, *, ignore_case: bool = False) -> float:
+    if settings.json_field is not None:
+        grade = _json_grade(line, text, settings.json_field)
+    else:
+        grade = _pattern_grade(line, code, settings.pattern, regex.IGNORECASE if ignore_case else 0)
     if settings.scale is None:
         by_label = {label.strip().upper(): score for label, score in settings.grades.items()}
-        for label in (grade.strip().upper(), plain(grade).upper()):
-            if label in by_label:
-                return by_label[label]
-        raise UnreadableGrade(f"the grade is {grade[:100]!r}; expected {' or '.join(settings.grades)}")
+        for text in (str(grade).strip(), plain(str(grade))):
+            if text.upper() in by_label:
+                return by_label[text.upper()]
+        raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected {' or '.join(settings.grades)}")
     worst, best = settings.scale
     try:
-        number = float(plain(grade))
+        number = math.nan if isinstance(grade, bool) else float(plain(str(grade)))
     except ValueError:
         number = math.nan
     if not worst <= number <= best:
-        raise UnreadableGrade(f"the grade is {grade[:100]!r}; expected a number from {worst:g} to {best:g}")
+        raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected a number from {worst:g} to {best:g}")
     return (number - worst) / (best - worst)
 
 
 def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2].strip()
+
+
+def _pattern_grade(line: str, code: str, pattern: str, flags: int) -> str:
+    expression = regex.compile(pattern.replace("{code}", regex.escape(code)), flags)
+    try:
+        found = expression.fullmatch(line, timeout=MATCH_S, concurrent=True)
+    except TimeoutError as error:
+        raise UnreadableGrade(
+            f"matching the last line, {line[:200]!r}, with {pattern!r} took more than {MATCH_S:g} s"
+        ) from error
+    if found is None:
+        raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {pattern!r}")
+    return str(found[1])
+
+
+def _json_grade(line: str, text: str, key: str) -> object:
+    for candidate in (line, text):
+        try:
+            value = orjson.loads(candidate)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict) and key in value:
+            grade: object = value[key]
+            return grade
+    raise UnreadableGrade(f"the last line is {line[:200]!r}; expected a JSON object with {key!r}")
 
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*")
@@ -331,8 +358,9 @@ def plain(line: str) -> str:
 
 
 def is_quoted(statement: str, response: str) -> bool:
-    """Return whether the response contains the statement. Case, punctuation and spaces are ignored. A single word or a
-    number must be a whole line, because every long answer contains a `5` somewhere.
+    """Return whether the response contains the statement. Case, punctuation and spaces are ignored.
+
+    A single word or a number must be a whole line, because every long answer contains a `5` somewhere.
     """
     if not _letters(statement):
         return statement in response
