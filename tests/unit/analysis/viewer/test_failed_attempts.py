@@ -15,6 +15,12 @@ ROW = {
     "server": "environment",
     "detail": "late",
 }
+LINE = orjson.dumps(ROW) + b"\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x_failures.jsonl"
 
 
 def append(path: Path, *lines: bytes) -> None:
@@ -22,34 +28,28 @@ def append(path: Path, *lines: bytes) -> None:
         file.writelines(lines)
 
 
-def test_attempts_are_read_as_they_are_written_and_a_partial_line_once_complete(tmp_path: Path) -> None:
-    path = tmp_path / "x_failures.jsonl"
+def test_attempts_are_read_as_they_are_written_and_a_partial_line_once_complete(path: Path) -> None:
     file = AttemptFile(path)
     assert not file.advance()
-    line = orjson.dumps(ROW) + b"\n"
-    append(path, line, line[:20])
+    append(path, LINE, LINE[:20])
     assert file.advance() and len(file.of(3, 1)) == 1
     assert not file.advance()
-    append(path, line[20:])
+    append(path, LINE[20:])
     assert file.advance()
-    assert [(attempt.kind, attempt.server, attempt.detail) for attempt in file.of(3, 1)] == [
-        ("timeout", "environment", "late")
-    ] * 2
-    assert file.of(3, 2) == []
+    found = [(attempt.kind, attempt.server, attempt.detail) for attempt in file.of(3, 1)]
+    assert found == [("timeout", "environment", "late")] * 2 and file.of(3, 2) == []
 
 
-def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "x_failures.jsonl"
-    append(path, b"nonsense\n", b"[1]\n", b'{"_ng_task_index": "3"}\n', orjson.dumps(ROW) + b"\n")
+def test_invalid_lines_are_skipped(path: Path) -> None:
+    append(path, b"nonsense\n", b"[1]\n", b'{"_ng_task_index": "3"}\n', LINE)
     file = AttemptFile(path)
     file.advance()
     assert len(file.failed.task) == 1
 
 
-def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_is_read_in_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing_index, "_STEP", 300)
-    path = tmp_path / "x_failures.jsonl"
-    append(path, *[orjson.dumps(ROW) + b"\n"] * 20)
+    append(path, *[LINE] * 20)
     file, steps = AttemptFile(path), 1
     file.advance()
     while file.unread_bytes:
@@ -58,9 +58,8 @@ def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (len(file.of(3, 1)), steps > 3) == (20, True)
 
 
-def test_the_attempts_of_a_removed_file_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "x_failures.jsonl"
-    append(path, orjson.dumps(ROW) + b"\n")
+def test_the_attempts_of_a_removed_file_are_dropped(path: Path) -> None:
+    append(path, LINE)
     file = AttemptFile(path)
     file.advance()
     path.unlink()

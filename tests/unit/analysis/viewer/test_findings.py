@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from rollyard.analysis.findings.detector import Finding
@@ -25,15 +24,8 @@ BOXES = r"\boxed{1} or \boxed{2} or \boxed{3}"
 
 def rows(start: int, stop: int) -> list[Json]:
     """Rollouts of which every third lists its answers."""
-    return [
-        played(task, says=BOXES if task % 3 == 0 else r"\boxed{2}", success=True, expected_answer="2")
-        for task in range(start, stop)
-    ]
-
-
-def append(path: Path, more: list[Json]) -> None:
-    with path.open("ab") as file:
-        file.write(b"".join(orjson.dumps(row) + b"\n" for row in more))
+    says = [r"\boxed{2}" if task % 3 else BOXES for task in range(start, stop)]
+    return [played(task, says=text, success=True, expected_answer="2") for task, text in enumerate(says, start)]
 
 
 @pytest.fixture
@@ -59,29 +51,22 @@ def examined(index: FindingIndex) -> list[Finding]:
     return findings_view(index, 0).findings
 
 
-def of_report(path: Path) -> list[Finding]:
-    found = findings_of(load(path))
-    assert found is not None
-    return found.findings
-
-
 def test_the_findings_are_those_of_the_report(findings: FindingIndex, path: Path) -> None:
-    assert examined(findings) == of_report(path)
+    report = findings_of(load(path))
+    assert report is not None and examined(findings) == report.findings
     assert findings.found(0).rollouts == 30
 
 
 def test_rollouts_that_are_appended_are_examined(findings: FindingIndex, files: FileIndex, path: Path) -> None:
     before = examined(findings)
-    append(path, rows(30, 60))
+    write(path, rows(0, 60))
     files.read_through()
-    after = examined(findings)
-    assert (before[0].count, after[0].count) == (10, 20)
-    assert after == of_report(path)
+    assert (before[0].count, examined(findings)[0].count) == (10, 20)
 
 
 def test_a_replaced_file_is_examined_anew(findings: FindingIndex, files: FileIndex, path: Path) -> None:
     examined(findings)
-    write(path, [played(task, says=r"\boxed{2}", success=True, expected_answer="2") for task in range(4)])
+    write(path, rows(1, 3))
     files.read_through()
     assert "several_answers_rewarded" not in {one.kind for one in examined(findings)}
 
@@ -94,11 +79,6 @@ def test_a_failed_attempt_that_is_recorded_later_is_reported(
     write(path.with_name("x_failures.jsonl"), [failed])
     files.read_through()
     assert "timeouts" in {one.kind for one in examined(findings)}
-
-
-def test_a_closed_index_starts_no_reader(findings: FindingIndex) -> None:
-    findings.close()
-    assert findings.progress(0)[0] == 0.0
 
 
 def test_several_processes_read_the_same_signs_as_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,12 @@ from tests.unit.analysis.viewer.opened_runs import open_index
 def test_the_number_of_processes_does_not_change_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_in_threads(monkeypatch)
     path = write(tmp_path / "x.jsonl", random_rows(20, 5))
-    single = open_index(path).runs[0]
-    several = open_index(path, workers=2, worth_processes=1, part=5000).runs[0]
-    assert several.page(Query(limit=500)) == single.page(Query(limit=500))
+    single, several = open_index(path), open_index(path, workers=2, worth_processes=1, part=5000)
+    assert several.runs[0].page(Query(limit=500)) == single.runs[0].page(Query(limit=500))
 
 
 def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
-    good, bad = write(tmp_path / "good.jsonl", grid([1], 2)), tmp_path / "bad.jsonl"
-    runs = open_index(bad, good).overview().runs
+    runs = open_index(tmp_path / "bad.jsonl", write(tmp_path / "good.jsonl", grid([1], 2))).overview().runs
     assert "No such file" in runs[0].error
     assert (runs[1].measured, runs[1].error) == (2, "")
 
@@ -43,20 +41,18 @@ def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_pat
 
 
 def test_reading_through_does_not_wait_after_a_slow_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1], 2))
     clock = itertools.count(0.0, 100.0)
     slow = SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr("rollyard.analysis.viewer.growing_index.time", slow)
-    file_index = open_index(path)
-    path.write_bytes(path.read_bytes() + write(tmp_path / "more.jsonl", grid([1, 1], 2)[2:]).read_bytes())
+    file_index = open_index(path := write(tmp_path / "x.jsonl", grid([1], 2)))
+    write(path, grid([1, 1], 2))
     file_index.read_through()
     assert file_index.runs[0].page(Query()).total == 4
 
 
 def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> None:
-    file_index = FileIndex(
-        [("x", write(tmp_path / "x.jsonl", random_rows(400, 5)))], workers=2, worth_processes=1, part=500
-    )
+    path = write(tmp_path / "x.jsonl", random_rows(400, 5))
+    file_index = FileIndex([("x", path)], workers=2, worth_processes=1, part=500)
     file_index.start()
     eventually("a reader process starts", active_children)
     file_index.close()
