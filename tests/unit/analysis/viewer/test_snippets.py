@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rollyard.analysis.viewer.text_search import AFTER, BEFORE, snippet_of
@@ -17,41 +16,42 @@ RESULT = {"type": "function_call_output", "call_id": "1", "output": "a door\n\n 
 ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is oak."}]}
 
 
-def found_in(text: str, **more: Any) -> Any:
+def found_in(text: str, prompt: str = "play", **more: Any) -> Any:
     made = row(0, 0, 1.0, **more)
+    made["responses_create_params"]["input"] = prompt
     made["response"]["output"] = [CALL, RESULT, ANSWER]
     return snippet_of(made, text)
 
 
-def test_a_snippet_is_the_first_event_with_the_text_in_any_case_and_counts_the_others() -> None:
-    found = found_in("DOOR")
-    assert (found.event, found.turn, found.place, found.name, found.match) == (1, 1, "call", "look", "Door")
-    assert found.others == 1
+@pytest.mark.parametrize(
+    ("text", "event", "place", "match", "others"),
+    [
+        ("DOOR", 1, "call", "Door", 1),
+        ("of oak", 2, "result", "of oak", 0),
+        ('{"at":"the door"}', 1, "call", '{ "at": "the Door" }', 0),
+        ('"level":3', None, "scores", '"level":3', 0),
+    ],
+    ids=["in any case", "on one line", "indented arguments", "outside the conversation"],
+)
+def test_a_snippet_is_the_first_part_with_the_text_and_counts_the_others(
+    text: str, event: int | None, place: str, match: str, others: int
+) -> None:
+    found = found_in(text, scores={"level": 3})
+    assert (found.event, found.place, found.match, found.others) == (event, place, match, others)
+    assert (found.turn, found.name) == ((0, "") if event is None else (1, "look"))
 
 
-def test_a_match_is_shown_on_one_line_with_the_text_around_it() -> None:
-    found = found_in("of oak")
-    assert (found.before, found.match, found.after) == ("a door ", "of oak", ", and a window")
-    assert (found.place, found.turn, found.name) == ("result", 1, "look")
-
-
-def test_long_texts_around_a_match_are_cut() -> None:
-    made = row(0, 0, 1.0)
-    made["responses_create_params"]["input"] = "x" * 1000 + "needle" + "y" * 1000
-    found = snippet_of(made, "needle")
-    assert found is not None
-    assert (found.before, found.after) == ("…" + "x" * BEFORE, "y" * AFTER + "…")
-    assert (found.place, found.turn) == ("user", 0)
-
-
-def test_arguments_are_found_although_they_are_indented_to_be_read() -> None:
-    found = found_in('{"at":"the door"}')
-    assert (found.event, found.place, found.match) == (1, "call", '{ "at": "the Door" }')
-
-
-def test_a_text_outside_the_conversation_is_shown_with_its_key() -> None:
-    found = found_in('"level":3', scores={"level": 3})
-    assert (found.event, found.place, found.match) == (None, "scores", '"level":3')
+@pytest.mark.parametrize(
+    ("text", "prompt", "before", "after"),
+    [
+        ("of oak", "play", "a door ", ", and a window"),
+        ("needle", "x" * 1000 + "needle" + "y" * 1000, "…" + "x" * BEFORE, "y" * AFTER + "…"),
+        ("needle", "İİİ needle", "İİİ ", ""),
+    ],
+)
+def test_a_match_is_shown_with_the_text_around_it(text: str, prompt: str, before: str, after: str) -> None:
+    found = found_in(text, prompt)
+    assert (found.before, found.match, found.after) == (before, text, after)
 
 
 @pytest.mark.parametrize("text", ["", "nowhere"])
@@ -59,17 +59,11 @@ def test_a_text_that_is_nowhere_has_no_snippet(text: str) -> None:
     assert found_in(text) is None
 
 
-def test_letters_whose_lower_case_is_longer_do_not_move_the_match() -> None:
-    made = row(0, 0, 1.0)
-    made["responses_create_params"]["input"] = "İİİ needle"
-    found = snippet_of(made, "needle")
-    assert found is not None and found.match == "needle"
-
-
 async def test_search_results_have_snippets_and_other_lists_have_none(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(task, 0, 1.0) for task in range(3)])
     write_failures(path, [(9, 0, "timeout")])
-    client: httpx.AsyncClient = viewer_client(open_index(path))
-    page = await get_json(client, "/api/runs/0/rollouts?q=play%201")
+    client = viewer_client(open_index(path))
+    page = await get_json(client, "/api/runs/0/rollouts?q=PLAY%201")
     assert [(one["match"], one["place"]) for one in page["snippets"]] == [("play 1", "user")]
+    assert (page["total"], page["searched"]) == (1, 1.0)
     assert (await get_json(client, "/api/runs/0/rollouts"))["snippets"] == []

@@ -26,10 +26,12 @@ def write(path: Path, *values: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", ["box", "BOX", "the Box"])
-def test_the_search_ignores_case(tmp_path: Path, text: str) -> None:
-    path = write(tmp_path / "x", {"a": "The box is here"}, {"a": "nothing"}, {"a": "THE BOX"})
-    assert lines_with(path, text) == [0, 2]
+@pytest.mark.parametrize(
+    ("text", "lines"), [("box", [0, 2]), ("BOX", [0, 2]), ("the Box", [0, 2]), ('"reward":1.5', [1]), ("box\nthe", [])]
+)
+def test_lines_are_found_in_any_case_as_they_are_in_the_file(tmp_path: Path, text: str, lines: list[int]) -> None:
+    path = write(tmp_path / "x", {"a": "The box is here, a box"}, {"reward": 1.5}, {"a": "THE BOX"})
+    assert lines_with(path, text) == lines
 
 
 @pytest.mark.parametrize("text", ['he said "go"', "two\nlines", "back\\slash", "tab\there", "É und ß", "√ and 🎲"])
@@ -41,18 +43,6 @@ def test_text_is_found_at_any_level_of_escaping(tmp_path: Path, text: str, ascii
     path.write_text(f"{{}}\n{plain}\n{nested}\n", encoding="utf-8")
     assert lines_with(path, text) == [1, 2]
     assert lines_with(path, text.swapcase() if text.isascii() else text.replace("É", "é")) == [1, 2]
-
-
-def test_keys_and_numbers_are_found_as_they_are_in_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", {"reward": 1.5}, {"reward": 2})
-    assert lines_with(path, '"reward":1.5') == [0]
-
-
-def test_a_line_counts_once_and_a_match_does_not_cross_lines(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"aa aa aa\nab\nba\n")
-    assert lines_with(path, "aa") == [0]
-    assert lines_with(path, "b\nb") == []
 
 
 @given(st.text(min_size=1, max_size=6), st.text(max_size=10), st.text(max_size=10))
