@@ -1,7 +1,7 @@
 /** The button that unfolds the filters on a phone says how many are active. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { activeFilters } from '../../analysis/viewer/static/filtering.js';
+import { activeFilters } from '../../analysis/viewer/static/embedded.js';
 
 const active = (text) => activeFilters(new URLSearchParams(text));
 

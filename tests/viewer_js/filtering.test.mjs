@@ -1,7 +1,7 @@
 /** The list of an exported page. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { filtered } from '../../analysis/viewer/static/filtering.js';
+import { filtered } from '../../analysis/viewer/static/embedded.js';
 
 const line = (task, cells) => ({ task, repeat: 0, outcome: 'measured', reward: task, success: null, end: '', agent: '', cells });
 const PAGE = { columns: [{ path: 'level' }], lines: [line(0, ['b']), line(1, [null]), line(2, ['a'])] };

@@ -1,8 +1,8 @@
 /** Calls and results are shown as fields only where that changes no value. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { readable } from '../../analysis/viewer/static/parts/alignment.js';
 import { parseObject } from '../../analysis/viewer/static/parts/parsed.js';
-import { readable } from '../../analysis/viewer/static/parts/worddiff.js';
 
 test('objects with integers that a browser rounds stay texts', () => {
   for (const text of ['{"id": 1234567890123456789}', '{"ids": [1, -1234567890123456788]}']) {

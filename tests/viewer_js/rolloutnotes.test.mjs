@@ -1,9 +1,7 @@
 /** What applies to rollouts: merging of responses, labels, verdicts, completion. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import {
-  isLabelledBy, labelsOf, matchingLabels, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText,
-} from '../../analysis/viewer/static/parts/rolloutnotes.js';
+import { isLabelledBy, labelsOf, matchingLabels, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText } from '../../analysis/viewer/static/parts/notestore.js';
 
 const notes = (more) => ({ task: 0, repeat: 0, labels: [], verdicts: [], texts: [], ...more });
 

@@ -1,7 +1,7 @@
 /** Named views and default views. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { defaultView, saveView, savedViews, setDefaultView, viewOf } from '../../analysis/viewer/static/savedviews.js';
+import { defaultView, savedViews, saveView, setDefaultView, viewOf } from '../../analysis/viewer/static/storage.js';
 
 /** A storage in memory, with the two methods that the module uses. */
 function memory(items = {}) {

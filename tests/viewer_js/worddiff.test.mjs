@@ -1,7 +1,7 @@
 /** The difference of two texts by words. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { wordDiff } from '../../analysis/viewer/static/parts/worddiff.js';
+import { wordDiff } from '../../analysis/viewer/static/parts/alignment.js';
 
 const textOf = (pieces, side) => pieces.filter(({ kind }) => kind === 'same' || kind === side).map(({ text }) => text).join('');
 

@@ -1,26 +1,22 @@
 /** The frame of every page: the navigation bar, the page for the current address, and the keys. */
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { IS_EXPORT, useData } from './data.js';
-import { useKeys, KEYS } from './keys.js';
-import { Attempt } from './pages/attempt.js';
-import { Attempts } from './pages/attempts.js';
+import { KEYS, useKeys } from './keys.js';
+import { Attempt, Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
 import { Findings } from './pages/findings.js';
-import { List } from './pages/list.js';
-import { Live } from './pages/live.js';
-import { Mismatch } from './pages/mismatch.js';
+import { List, stepKeys } from './pages/list.js';
+import { Live, Tail } from './pages/live.js';
 import { NotesPage } from './pages/notes.js';
 import { Overview } from './pages/overview.js';
 import { Rollout } from './pages/rollout.js';
 import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
-import { Tail } from './pages/tail.js';
-import { Training } from './pages/training.js';
+import { Mismatch, Training } from './pages/training.js';
 import { Breadcrumbs, Notice } from './parts/page.js';
-import { stepKeys } from './parts/steplinks.js';
-import { go, link, useRoute, useNavigation } from './route.js';
+import { go, link, useNavigation, useRoute } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
-import { nextTheme, theme } from './theme.js';
+import { nextTheme, theme } from './storage.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;

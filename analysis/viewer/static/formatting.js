@@ -66,11 +66,8 @@ export function bytes(n) {
   return `${(n / 1000 ** step).toFixed(1)} ${' kMGT'[step]}B`;
 }
 
-/**
- * The 95 % interval of an estimate, or ''.
- * @param {{low: number | null, high: number | null} | null} estimate
- * @param {(value: number) => string} format
- */
+/** The 95 % interval of an estimate, or ''. @param {{low: number | null, high: number | null} | null} estimate
+ * @param {(value: number) => string} format */
 export function interval(estimate, format) {
   if (!estimate || estimate.low === null || estimate.high === null) return '';
   return `95% interval ${format(estimate.low)} to ${format(estimate.high)}`;

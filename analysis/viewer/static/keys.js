@@ -22,10 +22,8 @@ export const KEYS = [
 
 const PREFIX = 'g';
 
-/**
- * Calls the handler of the pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
- * @param {Record<string, (event: KeyboardEvent) => unknown>} handlers
- */
+/** Calls the handler of the pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
+ * @param {Record<string, (event: KeyboardEvent) => unknown>} handlers */
 export function useKeys(handlers) {
   const previousKey = useRef('');
   // A layout effect, so that the keys work as soon as the page is visible.

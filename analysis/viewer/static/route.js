@@ -18,11 +18,8 @@ export function decoded(part) {
   }
 }
 
-/**
- * Returns the address of a route without empty query values.
- * @param {(string | number)[]} path
- * @param {URLSearchParams | Record<string, string | number | null>} [query]
- */
+/** Returns the address of a route without empty query values. @param {(string | number)[]} path
+ * @param {URLSearchParams | Record<string, string | number | null>} [query] */
 export function link(path, query = {}) {
   const pairs = query instanceof URLSearchParams ? [...query] : Object.entries(query);
   const kept = pairs.filter(([, value]) => value !== '' && value !== null && value !== undefined);

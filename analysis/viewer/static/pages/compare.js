@@ -3,13 +3,13 @@ import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { count, percent, plain, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
+import { sideBySide } from './sidebyside.js';
 import { Chart } from '../parts/charts.js';
-import { sideBySide } from '../parts/counterparts.js';
 import { Breadcrumbs, loading, Paging, SortableHeader } from '../parts/page.js';
 import { DifferenceTiles } from '../parts/tiles.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
-import { Name, escapeInvisible } from '../text.js';
+import { escapeInvisible, Name } from '../text.js';
 
 const PAGE_LENGTH = 25;
 

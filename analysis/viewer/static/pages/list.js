@@ -4,17 +4,14 @@ import { EXPORT_VIEW, IS_EXPORT, useData } from '../data.js';
 import { count, percent } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
-import { Filters, FilterFold } from '../parts/filters.js';
-import { ListTools } from '../parts/listtools.js';
-import { useNotes, nextUnlabelled } from '../parts/notestore.js';
+import { FilterFold, Filters, ListTools } from '../parts/listtools.js';
+import { nextShown, nextUnlabelled, useNotes } from '../parts/notestore.js';
 import { Breadcrumbs, loading, Paging } from '../parts/page.js';
-import { nextShown } from '../parts/rolloutnotes.js';
 import { RolloutTable } from '../parts/rollouttable.js';
-import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link, parse } from '../route.js';
-import { isGrowing, runOf, versionOf } from '../runs.js';
-import { defaultView } from '../savedviews.js';
-import { Name, escapeInvisible } from '../text.js';
+import { evaluationOf, isGrowing, rolloutsOf, runOf, versionOf } from '../runs.js';
+import { defaultView } from '../storage.js';
+import { escapeInvisible, Name } from '../text.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCH_POLL_MS = 400;
@@ -131,3 +128,34 @@ function Summary({ page, run }) {
   </p>`;
 }
 
+/** Steps before and after that of a run. @param {any} training @param {number} run */
+function neighbours(training, run) {
+  const isEvaluation = run % 2 === 1;
+  const step = Math.floor(run / 2);
+  const steps = isEvaluation ? training.evaluations : training.rollouts;
+  const at = steps.indexOf(step);
+  const href = (to) => link(['runs', isEvaluation ? evaluationOf(to) : rolloutsOf(to)]);
+  return { isEvaluation, step, href, before: at > 0 ? steps[at - 1] : undefined, after: steps[at + 1] };
+}
+
+/** Keys for the list of a step. They start from the address, so that a key pressed while the next step opens counts too. @param {any} training */
+export function stepKeys(training) {
+  const show = (side) => () => {
+    const { path } = parse(location.hash);
+    if (path[0] !== 'runs' || path.length !== 2) return false;
+    const { href, [side]: step } = neighbours(training, Number(path[1]));
+    return step !== undefined && go(href(step));
+  };
+  return { '[': show('before'), ']': show('after') };
+}
+
+export function StepLinks({ training, run }) {
+  const { isEvaluation, step, href, before, after } = neighbours(training, run);
+  const other = isEvaluation ? training.rollouts.includes(step) : training.evaluations.includes(step);
+  return html`<nav class="row small" aria-label="Steps">
+    ${before !== undefined && html`<a href=${href(before)}>← step ${before}</a>`}
+    ${other && html`<a href=${link(['runs', isEvaluation ? rolloutsOf(step) : evaluationOf(step)])}>
+      ${isEvaluation ? 'training rollouts' : 'evaluation'} of step ${step}</a>`}
+    ${after !== undefined && html`<a href=${href(after)}>step ${after} →</a>`}
+  </nav>`;
+}

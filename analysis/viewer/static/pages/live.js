@@ -1,18 +1,20 @@
 /** The current run: servers, stages of active rollouts, stuck rollouts, failures. */
-import { html } from '../vendor/htm-preact.js';
-import { useData } from '../data.js';
-import { pluralize, count, seconds } from '../formatting.js';
-import { SeriesChart, Chart } from '../parts/charts.js';
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { fetchText, useData } from '../data.js';
+import { count, pluralize, seconds } from '../formatting.js';
+import { useKeys } from '../keys.js';
+import { EpisodeView } from '../parts/attempts.js';
+import { Chart, SeriesChart } from '../parts/charts.js';
 import { Breadcrumbs, loading, Notice, Progress, TableHead } from '../parts/page.js';
-import { link, attemptLink, runOfOutput } from '../route.js';
-import { Name, escapeInvisible } from '../text.js';
+import { attemptLink, decoded, go, link, runOfOutput } from '../route.js';
+import { escapeInvisible, Name } from '../text.js';
 
-const POLL_MS = 1000;
+const LIVE_MS = 1000;
 const IDLE_MS = 5000;
 
 export function Live({ overview }) {
-  const { value: live, error } = useData('live', (found) => (found?.run_id ? POLL_MS : IDLE_MS));
-  const { value: history } = useData('live/charts', () => (live?.run_id ? POLL_MS : IDLE_MS));
+  const { value: live, error } = useData('live', (found) => (found?.run_id ? LIVE_MS : IDLE_MS));
+  const { value: history } = useData('live/charts', () => (live?.run_id ? LIVE_MS : IDLE_MS));
   const charts = history?.charts ?? [];
   const pace = charts.filter((chart) => chart.name !== 'waiting');
   return html`
@@ -104,4 +106,145 @@ function RecentFailures({ collections, overview }) {
 
 function time(row) {
   return new Date(row.time * 1000).toLocaleTimeString('en-GB');
+}
+
+const POLL_MS = 700;
+const LOST_POLL_MS = 3000;
+
+/** Polls an episode until it has ended. The conversation is only sent if it has grown. */
+function useTail(agent, episode) {
+  const [tail, setTail] = useState(null);
+  const [error, setError] = useState(null);
+  const latest = useRef(null);
+  useEffect(() => {
+    const controller = new AbortController();
+    let timer = 0;
+    const poll = async () => {
+      let wait = LOST_POLL_MS;
+      try {
+        const have = latest.current?.revision ?? -1;
+        const text = await fetchText(`live/episodes/${encodeURIComponent(agent)}/${encodeURIComponent(episode)}?have=${have}`, controller.signal);
+        if (controller.signal.aborted) return;
+        const found = JSON.parse(text);
+        const before = latest.current;
+        // What is on the screen stays if nothing newer is known, also if the viewer was restarted meanwhile.
+        const keep = before && (found.events === null || found.events.length < before.events.length);
+        latest.current = keep ? { ...found, revision: before.revision, events: before.events, replay: before.replay,
+          task: found.task ?? before.task, repeat: found.repeat ?? before.repeat } : { ...found, events: found.events ?? [] };
+        setTail(latest.current);
+        setError(null);
+        if (found.state === 'playing') wait = POLL_MS;
+        if (found.state === 'ended') return;
+      } catch (failed) {
+        if (controller.signal.aborted) return;
+        setError(failed);
+      }
+      timer = setTimeout(poll, wait);
+    };
+    poll();
+    return () => {
+      controller.abort();
+      clearTimeout(timer);
+    };
+  }, [agent, episode]);
+  return { tail, error };
+}
+
+const NEAR_PX = 120;
+
+/** Whether the end of the page is visible. */
+function isAtEnd() {
+  return innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_PX;
+}
+
+/** Keeps the newest message visible if the end of the page was visible before. @param {any[] | undefined} events */
+function useEndKept(events) {
+  const wasAtEnd = useRef(false);
+  useEffect(() => {
+    const update = () => {
+      wasAtEnd.current = isAtEnd();
+    };
+    addEventListener('scroll', update, { passive: true });
+    return () => removeEventListener('scroll', update);
+  }, []);
+  useLayoutEffect(() => {
+    if (wasAtEnd.current) scrollTo(0, document.documentElement.scrollHeight);
+  }, [events]);
+}
+
+const WAITING = { seed: 'starting the session', model: 'the model writes', tool: 'a tool runs', verify: 'the verdict is computed', close: 'closing the session' };
+
+export function Tail({ route, overview }) {
+  const [, agent, episode] = route.path.map(decoded);
+  return html`<${Followed} key=${`${agent}/${episode}`} agent=${agent} episode=${episode} query=${route.query} overview=${overview} />`;
+}
+
+function Followed({ agent, episode, query, overview }) {
+  const { tail: found, error } = useTail(agent, episode);
+  // An episode that has just ended may be known only by the link that led here.
+  const tail = found && { ...found, task: found.task ?? wholeNumber(query, 'task'), repeat: found.repeat ?? wholeNumber(query, 'repeat') };
+  useEndKept(tail?.events);
+  const toEnd = () => scrollTo(0, document.documentElement.scrollHeight);
+  useKeys({ n: toEnd, u: () => go(link(['live'])) });
+  const known = Number.isInteger(tail?.task);
+  const title = known ? `Task ${tail.task}, repeat ${tail.repeat ?? '–'}` : 'Episode';
+  return html`
+    <${Breadcrumbs} name=${`${title}, live`} title=${html`${title} <span class="soft">live</span>`} steps=${[['Overview', link([])], ['Live', link(['live'])]]} />
+    ${loading(tail, error, 'Looking for the episode …')}
+    ${tail && html`
+      <${State} tail=${tail} toEnd=${toEnd} />
+      ${tail.state !== 'playing' && known && html`<${Sequel} tail=${tail} overview=${overview} />`}
+      ${tail.events.length > 0 && html`<${EpisodeView} events=${tail.events} replay=${tail.replay} label="Conversation so far" alone />`}`}`;
+}
+
+function wholeNumber(query, name) {
+  const text = query.get(name);
+  return text !== null && /^\d+$/.test(text) ? Number(text) : null;
+}
+
+function State({ tail, toEnd }) {
+  if (tail.state === 'unknown') return html`<p class="message"><${Name} value=${`This episode is not known: ${tail.note}.`} /></p>`;
+  if (tail.state === 'lost') {
+    return html`<div class="message wrong" role="alert"><p><strong>The agent is gone. </strong>This is the last state that it reported, at
+      ${` ${new Date(tail.asked * 1000).toLocaleTimeString('en-GB')}. `}<${Name} value=${tail.note} /></p></div>`;
+  }
+  if (tail.state === 'ended') return html`<p class="message" role="status">The episode has ended. The last moments before its end may be missing here.</p>`;
+  return html`<dl class="headfacts">
+    <div><dt>Now</dt><dd><span class="livedot" aria-hidden="true"></span>${WAITING[tail.stage] ?? tail.stage}</dd></div>
+    <div><dt>Server</dt><dd><${Name} value=${tail.server} /></dd></div>
+    <div><dt>For</dt><dd>${seconds(tail.stage_s)}</dd></div>
+    <div><dt>Turn</dt><dd>${tail.turn}</dd></div>
+    <div><dt>Age</dt><dd>${seconds(tail.age_s)}</dd></div>
+    <div><dt>Agent</dt><dd><${Name} value=${tail.agent} /></dd></div>
+    <div><button title="The page then follows new messages" onClick=${toEnd}>Newest message</button></div>
+  </dl>`;
+}
+
+const SEQUEL_POLL_MS = 1000;
+
+function Sequel({ tail, overview }) {
+  const { value: live } = useData('live', () => SEQUEL_POLL_MS);
+  const outputs = (live?.collections ?? []).map((one) => one.output);
+  const runs = outputs.map((output) => runOfOutput(overview, output)).filter(Boolean);
+  const again = live?.episodes.find((one) => one.task === tail.task && one.repeat === tail.repeat && one.episode !== tail.episode);
+  return html`
+    ${again && html`<p><a class="button" href=${link(['live', again.agent, again.episode], { task: again.task, repeat: again.repeat })}>Follow the next attempt</a></p>`}
+    ${runs.map((run) => html`<${Finished} key=${run.run} run=${run} alone=${runs.length === 1} tail=${tail} />`)}
+    ${live && runs.length === 0 && outputs.length > 0 && html`<p class="soft small">
+      Its rollouts are not open here. Show them with <code><${Name} value=${`ng_viewer ${outputs[0]}`} /></code></p>`}`;
+}
+
+/** Asks until the rollout is in the file, and for its failed attempts. */
+function Finished({ run: { run, name }, alone, tail }) {
+  const { task, repeat } = tail;
+  // An episode does not tell which of several collections it belongs to.
+  const where = alone ? '' : html` in <${Name} value=${name} />`;
+  const rollouts = useData(`runs/${run}/sequel/${task}/${repeat}`, (found) => (found?.measured ? 0 : SEQUEL_POLL_MS));
+  const found = rollouts.value;
+  if (!found) return null;
+  return html`<p class="row" role="status">
+    ${found.measured && html`<a class="button" href=${link(['runs', run, 'tasks', task, repeat])}>The finished rollout${where}</a>`}
+    ${found.attempts > 0 && html`<a class="button" href=${attemptLink(run, { task, repeat, at: found.attempts - 1 })}>The failed attempt${where}</a>`}
+    ${!found.measured && !found.attempts && html`<span class="soft small">Waiting for the rollout to be recorded …</span>`}
+  </p>`;
 }

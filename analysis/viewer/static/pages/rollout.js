@@ -1,21 +1,20 @@
 /** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
-import { useData, IS_EXPORT } from '../data.js';
+import { IS_EXPORT, useData } from '../data.js';
 import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { PAGE_LENGTH } from './list.js';
+import { Counterparts } from './sidebyside.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { Attempts } from '../parts/attempts.js';
 import { useEpisode } from '../parts/board.js';
 import { Conversation, RenderedButton, useSetting } from '../parts/conversation.js';
-import { Counterparts } from '../parts/counterparts.js';
-import { outlineOf, countedNames } from '../parts/episodeoutline.js';
+import { countedNames, outlineOf } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
-import { useNotes, nextUnlabelled } from '../parts/notestore.js';
+import { keyOf, nextUnlabelled, NONE, NUMBERED, ownLabel, useNotes, verdictText } from '../parts/notestore.js';
 import { Breadcrumbs, loading } from '../parts/page.js';
-import { Facts, Raw } from '../parts/raw.js';
-import { NONE, NUMBERED, keyOf, ownLabel, verdictText } from '../parts/rolloutnotes.js';
-import { parseToken, placeOf, piecesOfConversation } from '../parts/tokenpieces.js';
+import { Facts, Raw } from '../parts/parsed.js';
+import { parseToken, piecesOfConversation, placeOf } from '../parts/tokenpieces.js';
 import { TokenTurns, WorstTokens } from '../parts/tokens.js';
 import { Outcome, Verdict } from '../parts/verdict.js';
 import { changed, go, link } from '../route.js';
@@ -62,10 +61,8 @@ function NeighbourLinks({ neighbours }) {
   </nav>`;
 }
 
-/**
- * `query` is the text of the search in the list, which is marked in the conversation; `match` is the event to show first, and
- * `token` the token in the address, which is shown.
- */
+/** `query` is the text of the search in the list, which is marked in the conversation; `match` is the event to show first, and `token` the
+ * token in the address, which is shown. */
 function RolloutDetails({ rollout, query, match, token, annotator }) {
   const { events, line } = rollout;
   const conversation = useRef(null);
@@ -247,12 +244,8 @@ function Remove({ annotator, line, one, name }) {
     onClick=${() => annotator.write(line, { kind: 'removal', removes: one.id })}>×</button>`;
 }
 
-/**
- * The address contains the list's query; `at` is the position in the list.
- * @param {import('../route.js').Route} route
- * @param {any} rollout
- * @returns {{list: string, previous: string | null, next: string | null, place: string}}
- */
+/** The address contains the list's query; `at` is the position in the list. @param {import('../route.js').Route} route @param {any} rollout
+ * @returns {{list: string, previous: string | null, next: string | null, place: string}} */
 function useNeighbours(route, rollout) {
   const [, run, , task, repeat] = route.path;
   const at = Number.parseInt(route.query.get('at') ?? '', 10);

@@ -1,9 +1,9 @@
 /** Aligns the turns of two rollouts and finds where they diverge. No DOM, so that Node can test it. */
-/**
- * A turn: what the model wrote, and what it got. `first` and `last` are its calls' numbers over the whole episode.
+import { parseObject } from './parsed.js';
+
+/** A turn: what the model wrote, and what it got. `first` and `last` are its calls' numbers over the whole episode.
  * @typedef {{turn: number, events: any[], actions: string, observations: string, words: string, names: string, last: number}} Turn
- * @typedef {{kind: string, left: Turn | null, right: Turn | null}} Row  `kind`: one of KINDS
- */
+ * @typedef {{kind: string, left: Turn | null, right: Turn | null}} Row `kind`: one of KINDS */
 
 /** The kinds of rows, and what they say about the two rollouts. */
 export const KINDS = {
@@ -70,11 +70,8 @@ function score(left, right) {
   return SCORES[kindOf(left, right)] ?? (left.names && left.names === right.names ? SAME_TOOL : 0);
 }
 
-/**
- * The turns of both rollouts in rows: an alignment with the highest score (Needleman and Wunsch), in which turns with the
- * same calls are next to each other, even if one rollout made other calls in between.
- * @param {Turn[]} left @param {Turn[]} right @returns {Row[]}
- */
+/** The turns of both rollouts in rows: an alignment with the highest score (Needleman and Wunsch), in which turns with the same calls are
+ * next to each other, even if one rollout made other calls in between. @param {Turn[]} left @param {Turn[]} right @returns {Row[]} */
 export function align(left, right) {
   let start = 0;
   while (start < left.length && start < right.length && kindOf(left[start], right[start]) === 'same') start += 1;
@@ -130,10 +127,7 @@ export function samePrompt(left, right) {
   return text(left) === text(right);
 }
 
-/**
- * Where two rollouts first diverge, as a sentence. @param {boolean} prompt whether the prompts are the same
- * @param {Row[]} rows
- */
+/** Where two rollouts first diverge, as a sentence. @param {boolean} prompt whether the prompts are the same @param {Row[]} rows */
 export function divergenceText(prompt, rows) {
   const start = prompt ? 'Same prompt' : 'The prompts differ';
   const first = divergences(rows)[0];
@@ -171,4 +165,68 @@ export function frameAfter(frames, call) {
     if (frame.event !== null && frame.event <= call) found = i;
   });
   return found;
+}
+
+const WORDS = /\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu;
+const MOST_WORD_CELLS = 1_000_000;
+
+/** The pieces of both texts in order. `kind` is same, first (only in the first text) or second. @param {string} first
+ * @param {string} second @returns {{kind: string, text: string}[]} */
+export function wordDiff(first, second) {
+  if (first === second) return first ? [{ kind: 'same', text: first }] : [];
+  const [a, b] = [first.match(WORDS) ?? [], second.match(WORDS) ?? []];
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
+  const [left, right] = [a.slice(start, a.length - end), b.slice(start, b.length - end)];
+  const middle = left.length * right.length > MOST_WORD_CELLS
+    ? [...left.map((text) => ['first', text]), ...right.map((text) => ['second', text])] // too long to search for common words
+    : common(left, right);
+  const same = (words) => words.map((text) => ['same', text]);
+  return merged([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
+}
+
+/** The words of both lists, with a longest common subsequence marked as the same. */
+function common(a, b) {
+  const wide = b.length + 1;
+  const length = new Uint32Array((a.length + 1) * wide);
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) {
+      length[i * wide + j] = a[i] === b[j] ? 1 + length[(i + 1) * wide + j + 1] : Math.max(length[(i + 1) * wide + j], length[i * wide + j + 1]);
+    }
+  }
+  const found = [];
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      found.push(['same', a[i]]);
+      [i, j] = [i + 1, j + 1];
+    } else if (i < a.length && (j === b.length || length[(i + 1) * wide + j] >= length[i * wide + j + 1])) {
+      found.push(['first', a[i]]);
+      i += 1;
+    } else {
+      found.push(['second', b[j]]);
+      j += 1;
+    }
+  }
+  return found;
+}
+
+function merged(pieces) {
+  const found = [];
+  for (const [kind, text] of pieces) {
+    if (found.at(-1)?.kind === kind) found.at(-1).text += text;
+    else found.push({ kind, text });
+  }
+  return found;
+}
+
+export function readable(text) {
+  const fields = parseObject(text);
+  if (!fields) return text;
+  return Object.entries(fields).map(([key, value]) => {
+    const shown = typeof value === 'string' ? value : JSON.stringify(value);
+    return shown.includes('\n') ? `${key}:\n${shown}` : `${key}: ${shown}`;
+  }).join('\n');
 }

@@ -2,19 +2,16 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT } from '../data.js';
 import { useKeys } from '../keys.js';
-import { NONE, NUMBERED, keyOf, toggled, verdictText, matchingLabels, parseVerdict } from './rolloutnotes.js';
+import { keyOf, matchingLabels, NONE, NUMBERED, parseVerdict, toggled, verdictText } from './notestore.js';
 import { useNavigation } from '../route.js';
-import { Name, escapeInvisible } from '../text.js';
+import { escapeInvisible, Name } from '../text.js';
 
 const SHOWN_MS = 8000;
 const TITLES = { label: 'Label', note: 'Note', verdict: 'Verdict' };
 
-/**
- * What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
- * @param {any} store  that of `useNotes`
- * @param {() => {task: number, repeat: number} | null} target  the rollout that keys are about
- * @param {() => void} next  goes to the next rollout without a label of this author
- */
+/** What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
+ * @param {any} store that of `useNotes` @param {() => {task: number, repeat: number} | null} target the rollout that keys are about
+ * @param {() => void} next goes to the next rollout without a label of this author */
 export function useAnnotator(store, target, next) {
   const [open, setOpen] = useState(null);
   const [message, setMessage] = useState('');

@@ -1,12 +1,12 @@
 /** The failed attempts of this rollout; each opens to what was said until it failed. */
-import { html, useState, useMemo, useRef } from '../vendor/htm-preact.js';
+import { html, useMemo, useRef, useState } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { useEpisode } from './board.js';
-import { useSetting, Conversation, RenderedButton } from './conversation.js';
+import { Conversation, RenderedButton, useSetting } from './conversation.js';
 import { Notice, TableHead } from './page.js';
-import { Facts } from './raw.js';
+import { Facts } from './parsed.js';
 import { TokenTurns } from './tokens.js';
 import { attemptLink } from '../route.js';
 import { Name, Text } from '../text.js';

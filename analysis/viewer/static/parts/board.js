@@ -103,12 +103,9 @@ export function Board({ board, cells, label }) {
 const HEIGHT = 44;
 const WIDTH = 400;
 
-/**
- * The steps of an episode: the moves of its board if it has one, else its tool calls with a reward. `event` is the index
- * of the call that the step belongs to, counted over all calls.
- * @param {any} rollout
- * @returns {{reward: number | null, event: number | null, name: string}[]}
- */
+/** The steps of an episode: the moves of its board if it has one, else its tool calls with a reward. `event` is the index of the call that
+ * the step belongs to, counted over all calls. @param {any} rollout
+ * @returns {{reward: number | null, event: number | null, name: string}[]} */
 function stepsOf(rollout) {
   if (rollout.replay) return rollout.replay.frames.map((frame, i) => ({ reward: frame.reward, event: frame.event, name: `move ${i}` }));
   const order = new Map(rollout.events.filter((event) => event.speaker === 'call').map((event, i) => [event.call, i]));
@@ -142,10 +139,8 @@ function Rewards({ steps, at, pick }) {
   </section>`;
 }
 
-/**
- * The steps of an episode and their player. `current` is the call that the board shows, and `show` goes to the board of a
- * call; both are null without steps. `conversation` is a ref.
- */
+/** The steps of an episode and their player. `current` is the call that the board shows, and `show` goes to the board of a call; both are
+ * null without steps. `conversation` is a ref. */
 export function useEpisode({ events, replay }, conversation) {
   const steps = useMemo(() => stepsOf({ events, replay }), [events, replay]);
   const player = usePlayback(steps.length);
@@ -168,10 +163,7 @@ export function useEpisode({ events, replay }, conversation) {
 const SPEEDS = [1, 2, 4, 8];
 const FRAME_MS = 1000;
 
-/**
- * Starts at the last frame, because users look for the outcome first, and stays at the end while frames arrive.
- * @param {number} length
- */
+/** Starts at the last frame, because users look for the outcome first, and stays at the end while frames arrive. @param {number} length */
 export function usePlayback(length) {
   const last = Math.max(0, length - 1);
   const [selected, setAt] = useState(/** @type {number | null} */ (null));

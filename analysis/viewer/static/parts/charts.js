@@ -44,11 +44,9 @@ function columnAt(drawing, place) {
   return (marks.find((mark) => ends(mark) >= 1000 * place) ?? marks.at(-1))?.querySelector('title').textContent;
 }
 
-/**
- * `describe` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
+/** `describe` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
  * `choose` is called with the position of a click.
- * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string, choose?: (place: number) => void}} props
- */
+ * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string, choose?: (place: number) => void}} props */
 export function SeriesChart({ chart, describe, tick, choose }) {
   const [at, setAt] = useState(null); // where the pointer is, from 0 to 1 of what is shown
   const [from, setFrom] = useState(null); // where a drag started
@@ -114,11 +112,8 @@ function parseSvg(svg) {
   return new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
 }
 
-/**
- * The element as a preact node, so that focus and pointer survive a redrawn chart.
- * @param {Element} element
- * @param {(tag: string, props: Record<string, string>, children: any[]) => any} [make]
- */
+/** The element as a preact node, so that focus and pointer survive a redrawn chart. @param {Element} element
+ * @param {(tag: string, props: Record<string, string>, children: any[]) => any} [make] */
 function nodes(element, make = h) {
   if (!TAGS.has(element?.localName)) return null;
   /** @type {Record<string, string>} */

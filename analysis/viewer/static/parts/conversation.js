@@ -14,10 +14,8 @@ import { matchPositions, lastMatch } from '../textmatches.js';
 
 const PAGE_SIZE = 200;
 
-/**
- * `wanted`: the index of an event that is shown in any case.
- * @param {{events: any[], current: number | null, show: ((call: number) => void) | null, reading: import('./conversation.js').Reading, wanted: number}} props
- */
+/** `wanted`: the index of an event that is shown in any case. @param {{events: any[], current: number | null, show: ((call: number)
+ * => void) | null, reading: import('./conversation.js').Reading, wanted: number}} props */
 export function Conversation({ events, current, show, reading, wanted }) {
   const [limit, setLimit] = useState(PAGE_SIZE);
   const [reasoningOpen, setReasoningOpen] = useState(true);
@@ -79,11 +77,9 @@ const WRITTEN = new Set(['reasoning', 'answer']);
 /** `swapped`: prompts are rendered instead of what the model wrote. @typedef {{swapped: boolean, probabilities: boolean, find: string,
  * marked?: {event: number, piece: number} | null}} Reading how the user wants to read the conversation */
 
-/**
- * Shows prompts as plain text, what the model wrote as Markdown, and arguments and results that are a JSON object by field; a button changes it.
- * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, reasoningOpen: boolean,
- *   reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props
- */
+/** Shows prompts as plain text, what the model wrote as Markdown, and arguments and results that are a JSON object by field; a
+ * button changes it. @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null,
+ * reasoningOpen: boolean, reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props */
 function Message({ event, call, here, show, reasoningOpen, reading, pieces, index }) {
   const { speaker } = event;
   const canShow = show && call !== null;

@@ -1,7 +1,6 @@
 /** The notes of a run: loaded, polled for what others write, and written. All components of a page share one poll. */
 import { useEffect, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT, loadJson, postJson } from '../data.js';
-import { merged } from './rolloutnotes.js';
 import { changed } from '../route.js';
 import { keep, kept } from '../storage.js';
 
@@ -118,13 +117,9 @@ export function useNotes(run) {
   return store;
 }
 
-/**
- * @param {any} store  that of `useNotes`
- * @param {URLSearchParams} query  the list's
- * @param {{task?: number, repeat?: number, at?: number}} here  the present rollout, and its place in the list
- * @param {(message: string) => void} say
- * @param {(found: {task: number, repeat: number, at: number}) => void} goTo
- */
+/** @param {any} store that of `useNotes` @param {URLSearchParams} query the list's
+ * @param {{task?: number, repeat?: number, at?: number}} here the present rollout, and its place in the list
+ * @param {(message: string) => void} say @param {(found: {task: number, repeat: number, at: number}) => void} goTo */
 export async function nextUnlabelled(store, query, here, say, goTo) {
   const place = { after_task: here.task ?? null, after_repeat: here.repeat ?? null, after: Number.isFinite(here.at) ? here.at : null };
   const request = changed(query, { ...place, author: store.author, facet: null, start: null, columns: null, match: null });
@@ -135,4 +130,82 @@ export async function nextUnlabelled(store, query, here, say, goTo) {
   } catch (error) {
     say(error.message);
   }
+}
+
+/** The most used labels that have a key: 1 to 9. */
+export const NUMBERED = 9;
+/** What applies to a rollout without notes. */
+export const NONE = { labels: [], verdicts: [], texts: [] };
+
+export function keyOf(line) {
+  return `${line.task}/${line.repeat}`;
+}
+
+/** Whether nothing applies. */
+function isEmpty(notes) {
+  return !notes.labels.length && !notes.verdicts.length && !notes.texts.length;
+}
+
+/** The notes after a response of the server, which has all of them if it is complete, else those that changed. */
+export function merged(before, rollouts, complete) {
+  const after = complete ? new Map() : new Map(before);
+  for (const notes of rollouts) {
+    if (isEmpty(notes)) after.delete(keyOf(notes));
+    else after.set(keyOf(notes), notes);
+  }
+  return after;
+}
+
+/** The labels of a rollout with everyone who gave them. @returns {{label: string, authors: string[]}[]} */
+export function labelsOf(notes) {
+  const found = new Map();
+  for (const { label, author } of notes.labels) found.set(label, [...(found.get(label) ?? []), author]);
+  return [...found].map(([label, authors]) => ({ label, authors }));
+}
+
+/** The verdict that counts: the last one of anyone, or null. */
+export function overrideOf(notes) {
+  return notes.verdicts.at(-1) ?? null;
+}
+
+/** Whether the author gave the rollout a label or a verdict. */
+export function isLabelledBy(notes, author) {
+  return [...notes.labels, ...notes.verdicts].some((one) => one.author === author);
+}
+
+/** The index of the next of the shown rollouts that the author has not labelled, or -1. Failed ones are left out, because most of them have
+ * no row. The page may show rollouts that their new labels have removed from the list. */
+export function nextShown(lines, after, notes, author) {
+  return lines.findIndex((line, at) => at > after && line.outcome !== 'failed' && !isLabelledBy(notes.get(keyOf(line)) ?? NONE, author));
+}
+
+/** The author's record of a label, or null. */
+export function ownLabel(notes, label, author) {
+  return notes.labels.find((one) => one.label === label && one.author === author) ?? null;
+}
+
+/** The records that change a label: added if the author has not given it, else removed. */
+export function toggled(notes, label, author) {
+  return { kind: ownLabel(notes, label, author) ? 'unlabel' : 'label', label };
+}
+
+export function verdictText(verdict) {
+  return typeof verdict === 'number' ? `reward ${verdict}` : verdict;
+}
+
+/** A verdict as a person types it, or null: correct, wrong, c, w, or a reward. @param {string} text */
+export function parseVerdict(text) {
+  const word = text.trim().toLowerCase();
+  if (['correct', 'c', 'right', 'yes'].includes(word)) return 'correct';
+  if (['wrong', 'w', 'x', 'no', 'incorrect'].includes(word)) return 'wrong';
+  const number = Number(word.replace(',', '.'));
+  return word !== '' && Number.isFinite(number) ? number : null;
+}
+
+/** The known labels that contain the text, those that start with it first. @param {{label: string}[]} labels @param {string} text */
+export function matchingLabels(labels, text, most = 8) {
+  const needle = text.trim().toLowerCase();
+  const rank = (label) => (label.toLowerCase().startsWith(needle) ? 0 : 1);
+  return labels.map((one) => one.label).filter((label) => label.toLowerCase().includes(needle))
+    .sort((a, b) => rank(a) - rank(b)).slice(0, most);
 }

@@ -11,19 +11,14 @@ export function Notice({ text, error, busy }) {
   </div>`;
 }
 
-/**
- * What is shown beside data of a page: the error of the request, or what the page waits for. No component, because Preact
- * would move what follows one that shows nothing, and moved elements lose the focus.
- */
+/** What is shown beside data of a page: the error of the request, or what the page waits for. No component, because Preact would move what
+ * follows one that shows nothing, and moved elements lose the focus. */
 export function loading(value, error, busy) {
   if (error) return html`<${Notice} error=${error} />`;
   return !value && html`<${Notice} busy=${busy} />`;
 }
 
-/**
- * The path from the overview to this page, and its title.
- * @param {{steps: [any, string][], title: any, name: string, children?: any}} props
- */
+/** The path from the overview to this page, and its title. @param {{steps: [any, string][], title: any, name: string, children?: any}} props */
 export function Breadcrumbs({ steps, title, name, children }) {
   useEffect(() => {
     document.title = `${name} · Rollyard`;
@@ -54,11 +49,9 @@ export function Paging({ label, start, length, shown, total, turn, names = ['Pre
 
 const ARROWS = { ascending: '↑', descending: '↓' };
 
-/**
- * @param {{name: string, sort: string, now: string, descending?: boolean, leftAligned?: boolean, path: (string | number)[],
- *   query: URLSearchParams}} props  `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending;
- *   `descending`: the first click sorts in descending order.
- */
+/** @param {{name: string, sort: string, now: string, descending?: boolean, leftAligned?: boolean, path: (string | number)[], query:
+ * URLSearchParams}} props `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending; `descending`: the
+ * first click sorts in descending order. */
 export function SortableHeader({ name, sort, now, descending = false, leftAligned = false, path, query }) {
   const direction = now === sort ? 'ascending' : now === `-${sort}` ? 'descending' : undefined;
   const next = direction === undefined ? (descending ? `-${sort}` : sort) : direction === 'descending' ? sort : `-${sort}`;

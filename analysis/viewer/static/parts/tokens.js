@@ -130,10 +130,8 @@ function likelihood(logProb) {
 
 const MAX_PIECES = 1500;
 
-/**
- * `marked` is the index of a piece to scroll to, or -1. The text `find` is visible even among many tokens.
- * @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number, find?: string}} props
- */
+/** `marked` is the index of a piece to scroll to, or -1. The text `find` is visible even among many tokens.
+ * @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number, find?: string}} props */
 export function TokenText({ pieces, marked = -1, find = '' }) {
   const [expanded, setExpanded] = useState(false);
   const text = useRef(null);
@@ -184,13 +182,10 @@ export function TokenLegend() {
   </ul>`;
 }
 
-/**
- * The index of the selected token (-1: none), a function that sets it, and the handlers for the element that contains
- * the tokens, each of which has its index as `data-at`. The arrow keys stay from `first` to `last`; before a token is
- * selected, they start at `start`.
+/** The index of the selected token (-1: none), a function that sets it, and the handlers for the element that contains the tokens, each of
+ * which has its index as `data-at`. The arrow keys stay from `first` to `last`; before a token is selected, they start at `start`.
  * @param {{first: number, last: number, start?: number}} bounds
- * @returns {[number, (at: number) => void, {onMouseOver: any, onClick: any, onKeyDown: any}]}
- */
+ * @returns {[number, (at: number) => void, {onMouseOver: any, onClick: any, onKeyDown: any}]} */
 function useSelectedToken({ first, last, start = -1 }) {
   const [at, setAt] = useState(-1);
   const select = (event) => {

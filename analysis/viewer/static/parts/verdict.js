@@ -29,10 +29,8 @@ function isNamed({ label, role }) {
   return role === 'outcome' || label.toLowerCase().includes(role);
 }
 
-/**
- * @param {{verdict: {path: string, label: string, role: string, value: unknown}[], lines?: number, label?: string}} props
- *   `label` makes it a landmark, of which a page may have one with the same name.
- */
+/** @param {{verdict: {path: string, label: string, role: string, value: unknown}[], lines?: number, label?: string}} props `label` makes it
+ * a landmark, of which a page may have one with the same name. */
 export function Verdict({ verdict, lines = 6, label }) {
   const shown = (verdict ?? []).filter((one) => !isSilent(one));
   if (!shown.length) return null;
