@@ -18,7 +18,6 @@ from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.findings.find import Found
 from rollyard.analysis.viewer.api_records import Attempt, Event
 from rollyard.analysis.viewer.conversation import events_of
-from rollyard.analysis.viewer.findings import FindingIndex
 from rollyard.analysis.viewer.growing_index import Failed, attempt_of
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import json_response
@@ -92,7 +91,7 @@ class AttemptView(Record):
     """Whether another attempt at the rollout has a reward."""
 
 
-def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Replays) -> APIRouter:
+def attempt_router(file_index: FileIndex, replays: Replays) -> APIRouter:
     api = APIRouter(prefix="/api/runs/{run}")
 
     @api.get("/attempts")
@@ -104,8 +103,9 @@ def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Repla
         finding: str | None = None,
     ) -> Response:
         def page() -> AttemptPage:
-            found = None if finding is None else findings.named(run, finding)
-            return attempt_page(file_index.find(run), start, limit, kind, found)
+            opened = file_index.find(run)
+            found = None if finding is None else opened.findings.named(finding)[0]
+            return attempt_page(opened, start, limit, kind, found)
 
         return await json_response(page)
 

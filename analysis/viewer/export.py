@@ -25,7 +25,6 @@ from rollyard.analysis.charts.svg import STYLE
 from rollyard.analysis.viewer.attempts import attempt_view
 from rollyard.analysis.viewer.comparison import RunDifferences
 from rollyard.analysis.viewer.fields import DEFAULT
-from rollyard.analysis.viewer.findings import examined_now, view_of
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.note_routes import READ_ONLY_FILE, notes_summary, notes_view
 from rollyard.analysis.viewer.rollout_list import SORTS, Indexes, Query, RolloutTable
@@ -73,7 +72,7 @@ def export(
         profiles[number] = numbers_of(run)
         notes[number] = notes_view(run.notes, "", "", READ_ONLY_FILE)
         notes[f"{number}/summary"] = notes_summary(run)
-        findings[number] = found = view_of(examined_now(run))
+        findings[number] = found = run.findings.now().view()
         selected = view.indexes(run)
         if view.is_filtered or view.address:
             indexes = selected[:limit]
@@ -158,6 +157,8 @@ class ExportView(Query):
             raise OperatorError(f"view is {text!r}. {_EXPECTED}")
         for name in _OF_A_PAGE:
             pairs.pop(name, None)
+        if "finding" in pairs:
+            raise OperatorError(f"view: finding: its rollouts cannot be exported as a list. {_EXPECTED}")
         try:
             return cls.model_validate(pairs)
         except ValidationError as error:

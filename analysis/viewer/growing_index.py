@@ -52,6 +52,10 @@ WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""
 POOLED_PARTS = 8
 """Number of parts to read in parallel before other files are checked."""
+NICE = 5
+"""Niceness of reader processes, which must have a lower priority than requests."""
+WORTH_PROCESSES = 256 << 20
+"""Minimum number of unread bytes at which starting several processes is worth the time."""
 _PAUSE_FACTOR = 5
 """Pause after sorting, as a multiple of the time it took, so that a growing file uses at most a sixth of a core."""
 FORMAT = 7

@@ -58,6 +58,8 @@ class Query(BaseModel):
     agent: str | None = None
     q: str = Field(default="", max_length=1000)
     """Text that the row must contain."""
+    finding: str = Field(default="", max_length=80)
+    """The kind of a finding to which the rollouts must belong."""
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=MAX_LINES)
 

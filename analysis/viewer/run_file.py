@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlencode
 
+import numpy as np
 from fastapi import HTTPException
 
 from rollyard.analysis.charts.charts import Chart
@@ -20,6 +21,7 @@ from rollyard.analysis.viewer.api_records import ColumnHead, Event, Numbers, Pag
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.fields import Cells, FileFields, verdict_of
+from rollyard.analysis.viewer.findings import ReadSoFar, RunFindings, rows_of
 from rollyard.analysis.viewer.growing_index import AttemptFile, Failed, FollowedFile, Snapshot
 from rollyard.analysis.viewer.rollout_list import (
     NO_ROW,
@@ -50,7 +52,9 @@ _SEARCH_WAIT_S = 0.2
 class RunFile:
     """A rollout file in the viewer. One thread calls `advance`; any thread may query it."""
 
-    def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
+    def __init__(
+        self, number: int, path: Path, name: str, *, threshold: float | None = None, workers: int = 1, part: int = PART
+    ) -> None:
         """Rewards of at least `threshold` count as solved; None: what the environment says, or the range of rewards."""
         self.number, self.name, self.path, self.threshold = number, name, path, threshold
         self.file = FollowedFile(path, part=part)
@@ -59,6 +63,7 @@ class RunFile:
         self.listing = self._list(None)
         self.notes = RunNotes(path, lambda: (self.file.generation, self.listing.columns))
         self.fields = FileFields(path, self.notes)
+        self.findings = RunFindings(path, self._read_so_far, self._numbers_before, workers=workers)
         self.listed = 0
         """Number of bytes of the file whose rollouts are listed."""
         self._searches = SearchCache(path)
@@ -130,7 +135,7 @@ class RunFile:
 
     def select(self, query: Query) -> tuple[Listing, Indexes, float]:
         """Return the list, the indexes of the rollouts that the query selects, and the share of the file that has been
-        searched for them. Raises ExpressionError.
+        searched for them. Raises ExpressionError, and HTTPException (404) if there is no such finding.
         """
         listing, searched, found = self.listing, 1.0, None
         if query.q:
@@ -139,7 +144,12 @@ class RunFile:
         field = "" if name in SORTS else name
         measured = listing.table.measured
         chosen = self.fields.values.select(listing.columns, measured, self.listed, query.where, field)
-        return listing, listing.select(query, found, chosen), min(searched, chosen.searched)
+        indexes, searched = listing.select(query, found, chosen), min(searched, chosen.searched)
+        if query.finding:
+            finding, examined = self.findings.named(query.finding)
+            indexes = indexes[np.isin(indexes, rows_of(listing.table, finding))]
+            searched = min(searched, examined)
+        return listing, indexes, searched
 
     def cells(self, listing: Listing, indexes: Indexes, names: str) -> tuple[tuple[ColumnHead, ...], Cells]:
         """Return the named columns, and their values in the rollouts at `indexes`. Raises as `page` does."""
@@ -156,7 +166,7 @@ class RunFile:
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
         return self._numbers.get(version, self._compute_numbers)
 
-    def numbers_before(self, end: int) -> Run:
+    def _numbers_before(self, end: int) -> Run:
         covered, run = self.numbers()
         if covered == end:
             return run
@@ -164,6 +174,7 @@ class RunFile:
         return self._run(snapshot, chosen(snapshot.columns, snapshot.columns.offset < end))
 
     def close(self) -> None:
+        self.findings.close()
         self._searches.stop()
         self.fields.stop()
         self.file.close()
@@ -175,6 +186,10 @@ class RunFile:
     def _run(self, snapshot: Snapshot, columns: Columns) -> Run:
         read = Read(columns, self.file.size, self._torn(), snapshot.has_task_index)
         return run_from_columns(self.path, self.name, read, pass_threshold=self.threshold)
+
+    def _read_so_far(self) -> ReadSoFar:
+        file, attempts = self.file, len(self.attempts.failed.task)
+        return ReadSoFar(file.generation, file.snapshot.end, file.size - self._torn(), attempts)
 
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.at_end else 0

@@ -46,8 +46,8 @@ from rollyard.analysis.metrics.training_steps import (
     joined,
     step_summary,
 )
-from rollyard.analysis.viewer.growing_index import empty, extended
-from rollyard.analysis.viewer.library import NICE, FileIndex
+from rollyard.analysis.viewer.growing_index import NICE, empty, extended
+from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
 from rollyard.records.errors import RollyardError

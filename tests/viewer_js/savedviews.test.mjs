@@ -1,7 +1,7 @@
 /** Named views and default views. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { defaultView, savedViews, saveView, setDefaultView, viewOf } from '../../analysis/viewer/static/storage.js';
+import { savedViews, saveView, viewOf } from '../../analysis/viewer/static/storage.js';
 
 /** A storage in memory, with the two methods that the module uses. */
 function memory(items = {}) {
@@ -15,15 +15,6 @@ test('a saved view is listed until it is deleted', () => {
   assert.deepEqual(savedViews(storage), [['easy', 'sort=reward'], ['hard', 'where=reward+%3C+1']]);
   saveView('hard', null, storage);
   assert.deepEqual(savedViews(storage), [['easy', 'sort=reward']]);
-});
-
-test('each file has its own default view', () => {
-  const storage = memory();
-  setDefaultView('/a.jsonl', 'sort=-reward', storage);
-  assert.equal(defaultView('/a.jsonl', storage), 'sort=-reward');
-  assert.equal(defaultView('/b.jsonl', storage), '');
-  setDefaultView('/a.jsonl', '', storage);
-  assert.equal(defaultView('/a.jsonl', storage), '');
 });
 
 test('a browser without storage, or with other contents, has no views', () => {

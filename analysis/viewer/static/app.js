@@ -43,7 +43,7 @@ function pageFor(path, overview) {
     if (path.length === 2) return List;
     if (second === 'attempts' && path.length === 3) return Attempts;
     if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
-    if (second === 'findings' && path.length <= 4) return Findings;
+    if (second === 'findings' && path.length === 3) return Findings;
     if (second === 'notes' && path.length === 3) return NotesPage;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }

@@ -1,4 +1,6 @@
 /** What this browser remembers. Without storage, as in some pages opened from a file, nothing is kept. */
+import { useState } from './vendor/htm-preact.js';
+
 const browserStorage = () => localStorage;
 
 /** The text that is kept under a key, or null. @param {string} key */
@@ -21,39 +23,20 @@ export function keep(key, text, storage = browserStorage) {
 }
 
 const VIEWS = 'rollyard.views';
-const DEFAULTS = 'rollyard.defaults';
 
-/** The stored object; empty if there is none, or if it is invalid. */
-function stored(storage, key) {
-  try {
-    const found = JSON.parse(kept(key, storage) ?? '{}');
-    return typeof found === 'object' && found !== null && !Array.isArray(found) ? found : {};
-  } catch {
-    return {};
-  }
-}
-
-/** All views by name. @returns {[string, string][]} */
+/** All views by name; none if there is no storage, or if its content is invalid. @returns {[string, string][]} */
 export function savedViews(storage = undefined) {
-  return Object.entries(stored(storage, VIEWS)).filter(([, query]) => typeof query === 'string').sort();
+  try {
+    return Object.entries(JSON.parse(kept(VIEWS, storage) ?? '{}')).filter(([, query]) => typeof query === 'string').sort();
+  } catch {
+    return [];
+  }
 }
 
 /** Saves a view, or removes it if `query` is null; returns whether the browser kept it. @param {string} name @param {string | null} query */
 export function saveView(name, query, storage = undefined) {
-  const { [name]: _, ...others } = stored(storage, VIEWS);
-  return keep(VIEWS, JSON.stringify(query === null ? others : { ...others, [name]: query }), storage);
-}
-
-/** The query with which the list of a file opens, or ''. @param {string} path */
-export function defaultView(path, storage = undefined) {
-  const found = stored(storage, DEFAULTS);
-  return Object.hasOwn(found, path) && typeof found[path] === 'string' ? found[path] : '';
-}
-
-/** Sets the default view of a file; '' removes it. @param {string} path @param {string} query */
-export function setDefaultView(path, query, storage = undefined) {
-  const { [path]: _, ...others } = stored(storage, DEFAULTS);
-  return keep(DEFAULTS, JSON.stringify(query ? { ...others, [path]: query } : others), storage);
+  const others = savedViews(storage).filter(([one]) => one !== name);
+  return keep(VIEWS, JSON.stringify(Object.fromEntries(query === null ? others : [...others, [name, query]])), storage);
 }
 
 /** The part of a list's query that a view contains. @param {URLSearchParams} query */
@@ -82,4 +65,14 @@ export function nextTheme() {
   document.documentElement.dataset.theme = next;
   dispatchEvent(new Event('themechange'));
   return next;
+}
+
+/** A choice and its setter. @param {string} name @param {boolean} initial @returns {[boolean, (value: boolean) => void]} */
+export function useSetting(name, initial) {
+  const key = `rollyard-${name}`;
+  const [value, set] = useState(() => (kept(key) === null ? initial : kept(key) === 'true'));
+  return [value, (next) => {
+    set(next);
+    keep(key, String(next));
+  }];
 }

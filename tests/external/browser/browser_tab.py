@@ -156,5 +156,18 @@ class Tab:
             self.problems.append(f"request: {request.url}")
 
 
+def figure(tab: Tab, title: str) -> Locator:
+    """The chart with this title."""
+    return tab.find(".figure").filter(has=tab.page.get_by_role("heading", name=title, exact=True)).first
+
+
+def point(tab: Tab, chart: Locator, part: float) -> None:
+    """Move the pointer to a position in a chart, from 0 to 1 of its width."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".area").bounding_box()
+    assert box is not None
+    tab.page.mouse.move(box["x"] + part * box["width"], box["y"] + box["height"] / 2)
+
+
 Open = Callable[..., Tab]
 """The fixture `open_tab`: opens a place of the page in a tab."""

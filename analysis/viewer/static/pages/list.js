@@ -10,7 +10,6 @@ import { Breadcrumbs, loading, Paging } from '../parts/page.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { changed, go, link, parse } from '../route.js';
 import { evaluationOf, isGrowing, rolloutsOf, runOf, versionOf } from '../runs.js';
-import { defaultView } from '../storage.js';
 import { escapeInvisible, Name } from '../text.js';
 
 export const PAGE_LENGTH = 100;
@@ -26,7 +25,8 @@ function pathOf(run, query) {
 export function List({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
-  const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
+  const isSearched = (loaded) => (loaded ? loaded.searched === 1 : !query.has('finding')); // a finding is not there before the file was examined
+  const interval = (loaded) => (!isSearched(loaded) ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
   const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval, versionOf(run));
   const list = useRef(null);
   const search = useRef(null);
@@ -35,8 +35,7 @@ export function List({ route, overview }) {
   const [unfolded, setUnfolded] = useState(false);
   const start = page && !stale ? page.start : Number(query.get('start') || 0); // the list may have become shorter
   useEffect(() => {
-    const view = [...query.keys()].length ? '' : IS_EXPORT ? EXPORT_VIEW : defaultView(run.path);
-    if (view) go(link(['runs', run.run], new URLSearchParams(view)), true);
+    if (EXPORT_VIEW && !query.size) go(link(['runs', run.run], new URLSearchParams(EXPORT_VIEW)), true);
   }, [run.run]);
   // Based on the address, because another filter may have changed it since the page was rendered.
   const filter = (changes) => go(link(['runs', run.run], changed(parse(location.hash).query, { start: null, ...changes })));

@@ -6,19 +6,19 @@ import { useKeys } from '../keys.js';
 import { PAGE_LENGTH } from './list.js';
 import { Counterparts } from './sidebyside.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
-import { Attempts } from '../parts/attempts.js';
 import { useEpisode } from '../parts/board.js';
-import { Conversation, RenderedButton, useSetting } from '../parts/conversation.js';
+import { Conversation, RenderedButton } from '../parts/conversation.js';
 import { countedNames, outlineOf } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
 import { keyOf, nextUnlabelled, NONE, NUMBERED, ownLabel, useNotes, verdictText } from '../parts/notestore.js';
-import { Breadcrumbs, loading } from '../parts/page.js';
+import { Breadcrumbs, HeadFacts, loading } from '../parts/page.js';
 import { Facts, Raw } from '../parts/parsed.js';
 import { parseToken, piecesOfConversation, placeOf } from '../parts/tokenpieces.js';
 import { TokenTurns, WorstTokens } from '../parts/tokens.js';
 import { Outcome, Verdict } from '../parts/verdict.js';
-import { changed, go, link } from '../route.js';
+import { attemptLink, changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
+import { useSetting } from '../storage.js';
 import { Name, Text } from '../text.js';
 
 export function Rollout({ route, overview }) {
@@ -118,16 +118,11 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     ...keys,
   });
   return html`
-    <dl class="headfacts">
-      <div><dt>Outcome</dt><dd><${Outcome} line=${line} /></dd></div>
-      <div><dt>Reward</dt><dd>${plain(line.reward)}</dd></div>
-      <div><dt>Tool calls</dt><dd>${count(line.tool_calls)}</dd></div>
-      <div><dt>Turns</dt><dd>${count(line.turns)}</dd></div>
-      <div><dt>Output tokens</dt><dd>${count(line.output_tokens)}</dd></div>
-      <div><dt>Time</dt><dd>${seconds(line.seconds)}</dd></div>
-      <div><dt>End</dt><dd><${Name} value=${line.end} /></dd></div>
-      ${line.agent && html`<div><dt>Agent</dt><dd><${Name} value=${line.agent} /></dd></div>`}
-    </dl>
+    <${HeadFacts} facts=${[
+      ['Outcome', html`<${Outcome} line=${line} />`], ['Reward', plain(line.reward)], ['Tool calls', count(line.tool_calls)], ['Turns', count(line.turns)],
+      ['Output tokens', count(line.output_tokens)], ['Time', seconds(line.seconds)], ['End', html`<${Name} value=${line.end} />`],
+      ...(line.agent ? [['Agent', html`<${Name} value=${line.agent} />`]] : []),
+    ]} />
     <${Verdict} verdict=${rollout.verdict} label="Verdict" />
     <${NotesPanel} annotator=${annotator} line=${line} />
     <${Counterparts} run=${rollout.run} line=${line} />
@@ -150,9 +145,20 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     </div>
     <${WorstTokens} events=${events} go=${goToToken} />
     <${TokenTurns} events=${events} chart=${rollout.charts.find((chart) => chart.name === 'log_probs')} />
-    <${Attempts} run=${rollout.run} task=${line.task} repeat=${line.repeat} attempts=${rollout.attempts} />
+    <${Attempts} run=${rollout.run} line=${line} attempts=${rollout.attempts} />
     <${Facts} facts=${rollout.facts} />
     <${Raw} path=${`runs/${rollout.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
+}
+
+function Attempts({ run, line: { task, repeat }, attempts }) {
+  return attempts.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Failed attempts</h2>
+    <ol class="attempts">${attempts.map((one, at) => html`<li>
+      <p><strong class="bad"><${Name} value=${one.kind} /></strong> at <${Name} value=${one.server} /> after ${seconds(one.seconds)}
+        <span class="soft small"> attempt ${one.attempt + 1}${one.when > 0 && `, ${new Date(one.when * 1000).toLocaleString('en-GB')}`}</span>
+        ${' '}<a class="small" href=${attemptLink(run, { task, repeat, at })}>${one.has_conversation ? 'What was said until then' : 'Open'}</a></p>
+      <${Text} value=${one.detail} lines=${8} characters=${800} kind="mono" />
+    </li>`)}</ol>
+  </section>`;
 }
 
 const MIN_TURNS = 3;

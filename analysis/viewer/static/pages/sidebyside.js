@@ -5,11 +5,11 @@ import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { align, callsByRow, divergences, divergenceText, frameAfter, KINDS, readable, resultsByCall, samePrompt, turnsOf, wordDiff } from '../parts/alignment.js';
 import { Board, Buttons, usePlayback } from '../parts/board.js';
-import { Breadcrumbs, Notice } from '../parts/page.js';
+import { Breadcrumbs, Notice, Table } from '../parts/page.js';
 import { Outcome } from '../parts/verdict.js';
 import { go, link } from '../route.js';
-import { choices, runOf } from '../runs.js';
-import { escapeInvisible, Name, visible } from '../text.js';
+import { runOf } from '../runs.js';
+import { Name, visible } from '../text.js';
 
 export function SideBySide({ route, overview }) {
   const keys = [route.path.slice(1, 4), route.path.slice(4, 7)];
@@ -19,7 +19,6 @@ export function SideBySide({ route, overview }) {
   const both = responses.every(({ value, stale }) => value && !stale);
   return html`
     <${Breadcrumbs} name="Two rollouts" title="Two rollouts side by side" steps=${[['Overview', link([])], [`Task ${keys[0][1]}`, up]]} />
-    <${ChooseAny} key=${keys.join()} overview=${overview} keys=${keys} />
     ${responses.map(({ error }) => error && html`<${Notice} error=${error} />`)}
     ${!both && responses.every(({ error }) => !error) && html`<${Notice} busy="Reading …" />`}
     ${both && html`<${Both} key=${keys.join()} rollouts=${responses.map(({ value }) => value)} overview=${overview} />`}`;
@@ -67,14 +66,12 @@ function Both({ rollouts, overview }) {
 
 /** The outcome and the size of both rollouts. */
 function Facts({ rollouts, overview }) {
-  return html`<div class="table" tabindex="0" role="region" aria-label="Outcomes"><table>
-    <thead><tr><th scope="col" class="words">rollout</th><th scope="col" class="words">outcome</th>
-      ${['reward', 'turns', 'calls', 'tokens', 'time'].map((name) => html`<th scope="col">${name}</th>`)}<th scope="col" class="words">end</th></tr></thead>
-    <tbody>${rollouts.map(({ run, line }) => html`<tr>
-      <th scope="row" class="words"><a href=${link(['runs', run, 'tasks', line.task, line.repeat])}><${Name} value=${runOf(overview, run).name} />, task ${line.task}, repeat ${line.repeat}</a></th>
-      <td class="words"><${Outcome} line=${line} /></td><td>${plain(line.reward)}</td><td>${count(line.turns)}</td><td>${count(line.tool_calls)}</td>
-      <td>${count(line.output_tokens)}</td><td>${seconds(line.seconds)}</td><td class="words"><${Name} value=${line.end} /></td>
-    </tr>`)}</tbody></table></div>`;
+  return html`<${Table} label="Outcomes" names=${['rollout', 'outcome', 'reward', 'turns', 'calls', 'tokens', 'time', 'end']} left=${['rollout', 'outcome', 'end']}
+    rows=${rollouts.map(({ run, line }) => [
+      html`<a href=${link(['runs', run, 'tasks', line.task, line.repeat])}><${Name} value=${runOf(overview, run).name} />, task ${line.task}, repeat ${line.repeat}</a>`,
+      html`<${Outcome} line=${line} />`, plain(line.reward), count(line.turns), count(line.tool_calls), count(line.output_tokens), seconds(line.seconds),
+      html`<${Name} value=${line.end} />`,
+    ])} />`;
 }
 
 function Prompts({ left, right, same }) {
@@ -242,23 +239,4 @@ export function Counterparts({ run, line }) {
 /** The address of two rollouts, each given as [run, task, repeat]. */
 export function sideBySide(first, second) {
   return link(['side-by-side', ...first, ...second]);
-}
-
-/** Any two rollouts of the opened files. @param {{overview: any, keys: string[][]}} props  `keys`: run, task and repeat of both */
-export function ChooseAny({ overview, keys }) {
-  const [draft, setDraft] = useState(keys);
-  const change = (side, place) => (event) => setDraft(draft.map((key, i) => (i === side ? key.map((old, j) => (j === place ? event.target.value : old)) : key)));
-  const open = (event) => {
-    event.preventDefault();
-    if (draft.flat().every((value) => /^\d+$/.test(value))) go(sideBySide(draft[0], draft[1]));
-  };
-  return html`<details class="folded choose-any"><summary>Choose other rollouts</summary><form onSubmit=${open}>
-    ${['First', 'Second'].map((name, side) => html`<fieldset class="row"><legend class="small soft">${name}</legend>
-      <select aria-label=${`${name}: file`} onChange=${change(side, 0)}>${choices(overview).map((run) => html`
-        <option value=${run.run} selected=${String(run.run) === draft[side][0]}>${escapeInvisible(run.name)}</option>`)}</select>
-      <label class="small soft">task <input type="number" min="0" required value=${draft[side][1]} onInput=${change(side, 1)} /></label>
-      <label class="small soft">repeat <input type="number" min="0" required value=${draft[side][2]} onInput=${change(side, 2)} /></label>
-    </fieldset>`)}
-    <button>Show</button>
-  </form></details>`;
 }

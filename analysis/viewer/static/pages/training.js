@@ -4,14 +4,14 @@ import { useData } from '../data.js';
 import { count, percent, plain, pluralize, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Chart, SeriesChart } from '../parts/charts.js';
-import { Breadcrumbs, loading, Notice, Paging, Progress } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Paging, Progress, Table } from '../parts/page.js';
 import { InContext } from '../parts/tokens.js';
 import { go, link } from '../route.js';
 import { rolloutsOf } from '../runs.js';
 import { Name } from '../text.js';
 
 const RETRY_MS = 1000;
-const HINT = 'Point at a curve for its values, drag to zoom in, click to open the rollouts of a step. Bold lines are moving averages.';
+const HINT = 'Point at a curve for its values, click to open the rollouts of a step. Bold lines are moving averages.';
 
 export function Training({ overview }) {
   const { training } = overview;
@@ -48,17 +48,14 @@ function age(training) {
 
 /** Charts of one kind. A click opens the rollouts of the nearest step. */
 function Group({ group, open, charts, rollouts }) {
-  const span = charts.last - charts.first;
-  const stepAt = (place) => Math.round(charts.first + place * span);
   const openStep = (place) => {
-    const nearest = [...rollouts].sort((a, b) => Math.abs(a - stepAt(place)) - Math.abs(b - stepAt(place)))[0];
-    if (nearest !== undefined) go(link(['runs', rolloutsOf(nearest)]));
+    const step = charts.first + place * (charts.last - charts.first);
+    go(link(['runs', rolloutsOf(rollouts.toSorted((a, b) => Math.abs(a - step) - Math.abs(b - step))[0])]));
   };
   return html`<section class="block" aria-label=${group.title}><details class="group" open=${open}>
     <summary><h2>${group.title}</h2></summary>
     <div class="charts curves">${group.charts.map((chart) => html`
-      <${SeriesChart} key=${chart.name} chart=${chart} tick=${(place) => count(stepAt(place))} choose=${rollouts.length ? openStep : undefined} />`)}
-    </div></details></section>`;
+      <${SeriesChart} key=${chart.name} chart=${chart} choose=${rollouts.length ? openStep : undefined} />`)}</div></details></section>`;
 }
 
 const PAGE_LENGTH = 50;
@@ -67,28 +64,20 @@ const PAGE_LENGTH = 50;
 function StepTable({ version }) {
   const [start, setStart] = useState(0);
   const { value: page, error } = useData(`training/steps?start=${start}&limit=${PAGE_LENGTH}&version=${version}`);
-  if (error) return html`<${Notice} error=${error} />`;
-  if (!page) return html`<${Notice} busy="Reading …" />`;
-  return html`
-    <div class="table" tabindex="0" role="region" aria-label="Table of steps"><table>
-      <caption class="hidden">Steps, the last one first</caption>
-      <thead><tr><th scope="col">step</th><th scope="col" class="words">rollouts</th>
-        ${page.columns.map((name) => html`<th scope="col"><${Name} value=${name} /></th>`)}</tr></thead>
-      <tbody>${page.lines.map((line) => html`<${Step} key=${line.step} line=${line} />`)}</tbody>
-    </table></div>
+  return html`${loading(page, error, 'Reading …')}${page && html`
+    <${Table} label="Steps, the last one first" names=${['step', 'rollouts', ...page.columns]} left=${['rollouts']} rows=${page.lines.map(cellsOf)} />
     <${Paging} label="Pages of the table" start=${start} length=${PAGE_LENGTH} shown=${page.lines.length} total=${page.total} turn=${setStart}
-      names=${['Later steps', 'Earlier steps']} />`;
+      names=${['Later steps', 'Earlier steps']} />`}`;
 }
 
-function Step({ line }) {
-  const to = (run, text, label) => html`<a href=${link(['runs', run])} aria-label=${`${label} of step ${line.step}`}>${text}</a>`;
-  return html`<tr>
-    <th scope="row">${line.rollouts === null ? line.step : to(line.rollouts, line.step, 'Rollouts')}</th>
-    <td class="words">${line.rollouts !== null && to(line.rollouts, 'training', 'Training rollouts')}
-      ${line.rollouts !== null && line.evaluation !== null && ', '}
-      ${line.evaluation !== null && to(line.evaluation, 'evaluation', 'Evaluation')}</td>
-    ${line.cells.map((cell) => html`<td>${cell || '–'}</td>`)}
-  </tr>`;
+function cellsOf({ step, rollouts, evaluation, cells }) {
+  const to = (run, text, label) => html`<a href=${link(['runs', run])} aria-label=${`${label} of step ${step}`}>${text}</a>`;
+  return [
+    rollouts === null ? step : to(rollouts, step, 'Rollouts'),
+    html`${rollouts !== null && to(rollouts, 'training', 'Training rollouts')}${rollouts !== null && evaluation !== null && ', '}
+      ${evaluation !== null && to(evaluation, 'evaluation', 'Evaluation')}`,
+    ...cells.map((cell) => cell || '–'),
+  ];
 }
 
 const READING_MS = 1000;
@@ -121,21 +110,17 @@ export function Mismatch({ route, overview }) {
     </div>`}`;
 }
 
-function Largest({ value }) {
-  if (!value.largest.length) return null;
-  return html`<section class="block" aria-label="Largest differences"><h2>Largest differences</h2>
-    <div class="table" tabindex="0" role="region" aria-label="Table of the largest differences"><table>
-      <thead><tr><th scope="col">token in context</th><th scope="col">engine</th><th scope="col">trainer</th><th scope="col">difference</th>
-        <th scope="col">ratio</th><th scope="col">entropy</th><th scope="col">clipped</th><th scope="col" class="words">rollout</th></tr></thead>
-      <tbody>${value.largest.map((one) => html`<tr><th scope="row"><${InContext} one=${one} logProb=${one.engine} kind="mono context" /></th>
-        <td>${plain(one.engine)}</td><td>${plain(one.trainer)}</td><td>${signed(one.trainer - one.engine)}</td>
-        <td>${plain(Math.exp(one.trainer - one.engine))}</td><td>${plain(one.entropy)}</td><td>${one.clipped ? 'yes' : 'no'}</td>
-        <td class="words"><${RolloutLink} one=${one} /></td></tr>`)}</tbody>
-    </table></div></section>`;
-}
+const LARGEST = ['token in context', 'engine', 'trainer', 'difference', 'ratio', 'entropy', 'clipped', 'rollout'];
 
-function RolloutLink({ one }) {
-  const name = `task ${one.task}, repeat ${one.repeat}`;
-  if (one.call === null) return html`<span class="soft">${name}</span>`;
-  return html`<a href=${link(['runs', one.run, 'tasks', one.task, one.repeat], { token: `${one.call}.${one.position}` })}>${name}</a>`;
+function Largest({ value }) {
+  return value.largest.length > 0 && html`<section class="block" aria-label="Largest differences"><h2>Largest differences</h2>
+    <${Table} label="Table of the largest differences" names=${LARGEST} left=${['rollout']} rows=${value.largest.map((one) => {
+      const name = `task ${one.task}, repeat ${one.repeat}`;
+      const difference = one.trainer - one.engine;
+      return [
+        html`<${InContext} one=${one} logProb=${one.engine} kind="mono context" />`, plain(one.engine), plain(one.trainer), signed(difference),
+        plain(Math.exp(difference)), plain(one.entropy), one.clipped ? 'yes' : 'no', one.call === null ? html`<span class="soft">${name}</span>`
+          : html`<a href=${link(['runs', one.run, 'tasks', one.task, one.repeat], { token: `${one.call}.${one.position}` })}>${name}</a>`,
+      ];
+    })} /></section>`;
 }

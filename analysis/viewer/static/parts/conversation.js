@@ -1,6 +1,8 @@
 /** The conversation of an episode, in order, with speakers distinguished. */
-import { html, useMemo, useState } from '../vendor/htm-preact.js';
+import { html, useMemo, useRef, useState } from '../vendor/htm-preact.js';
 import { pluralize, signed } from '../formatting.js';
+import { useKeys } from '../keys.js';
+import { useEpisode } from './board.js';
 import { fewShotRange } from './episodeoutline.js';
 import { highlighted } from './highlight.js';
 import { openFence, parse, textOf } from './markdown.js';
@@ -8,7 +10,7 @@ import { Notice } from './page.js';
 import { Parsed, isInFields, parseObject } from './parsed.js';
 import { piecesOfConversation } from './tokenpieces.js';
 import { TokenLegend, TokenText } from './tokens.js';
-import { keep, kept } from '../storage.js';
+import { useSetting } from '../storage.js';
 import { Name, Text, visible } from '../text.js';
 import { matchPositions, lastMatch } from '../textmatches.js';
 
@@ -166,18 +168,24 @@ function scope(child) {
   return typeof child === 'string' ? visible(child) : html`<span class=${`code-${child.scope}`}>${child.children.map(scope)}</span>`;
 }
 
-/** A choice and its setter. @param {string} name @param {boolean} initial @returns {[boolean, (value: boolean) => void]} */
-export function useSetting(name, initial) {
-  const key = `rollyard-${name}`;
-  const [value, set] = useState(() => (kept(key) === null ? initial : kept(key) === 'true'));
-  return [value, (next) => {
-    set(next);
-    keep(key, String(next));
-  }];
-}
-
 /** Chooses what is rendered as Markdown; the rest is plain text. */
 export function RenderedButton({ swapped, setSwapped }) {
   return html`<button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>
     Rendered: ${swapped ? 'prompts' : 'answers'}</button>`;
+}
+
+/** An episode of which the page shows nothing else: its conversation beside its board. @param {{events: any[], replay: any, label: string}} props */
+export function EpisodeView({ events, replay, label }) {
+  const conversation = useRef(null);
+  const { aside, current, show, keys } = useEpisode({ events, replay }, conversation);
+  const [swapped, setSwapped] = useSetting('swapped', false);
+  const reading = useMemo(() => ({ swapped, probabilities: false, find: '' }), [swapped]);
+  useKeys({ m: () => setSwapped(!swapped), ...keys });
+  return html`<div class=${aside ? 'beside' : ''}>
+    ${aside}
+    <section class="conversation" aria-label=${label} ref=${conversation}>
+      <div class="reading row"><${RenderedButton} swapped=${swapped} setSwapped=${setSwapped} /></div>
+      <${Conversation} events=${events} current=${current} show=${show} reading=${reading} wanted=${-1} />
+    </section>
+  </div>`;
 }

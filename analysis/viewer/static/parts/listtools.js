@@ -6,17 +6,12 @@ import { activeFilters } from '../embedded.js';
 import { count, percent, plain, pluralize } from '../formatting.js';
 import { Notice } from './page.js';
 import { changed, go, link } from '../route.js';
-import { defaultView, savedViews, saveView, setDefaultView, viewOf } from '../storage.js';
+import { savedViews, saveView, viewOf } from '../storage.js';
 import { escapeInvisible, Name } from '../text.js';
-
-/** Fields that are also columns of every line or keys of the rows. @param {any} keys @returns {string[]} */
-function fieldNames(keys) {
-  return keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
-}
 
 export function ListTools({ run, query, change, expression }) {
   const { value: keys } = useData(`runs/${run.run}/keys`);
-  const names = fieldNames(keys);
+  const names = keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
   const where = query.get('where') ?? '';
   const facet = query.get('facet') ?? '';
   return html`<div class="filters listtools">
@@ -26,7 +21,7 @@ export function ListTools({ run, query, change, expression }) {
       ${names.map((name) => html`<option key=${name} value=${name} selected=${name === facet}>${escapeInvisible(name)}</option>`)}
     </select></div>
     <${ColumnChooser} names=${parseColumns(query.get('columns'))} keys=${names} change=${(chosen) => change({ columns: formatColumns(chosen) })} />
-    <${ViewMenu} query=${query} file=${run.path} open=${(saved) => go(link(['runs', run.run], new URLSearchParams(saved)))} />
+    <${ViewMenu} query=${query} open=${(saved) => go(link(['runs', run.run], new URLSearchParams(saved)))} />
   </div>
   ${facet && html`<${FacetPanel} run=${run.run} name=${facet} query=${query} close=${() => change({ facet: null })}
     select=${(condition) => change({ where: joined(where, condition) })} />`}`;
@@ -118,48 +113,33 @@ function ColumnChooser({ names, keys, change }) {
   </details>`;
 }
 
-function ViewMenu({ query, file, open }) {
+function ViewMenu({ query, open }) {
   const [name, setName] = useState('');
   const [note, setNote] = useState('');
-  /** The name and the query that the last action replaced or deleted. */
-  const [before, setBefore] = useState(null);
   const summary = useRef(null);
   const views = savedViews();
   const now = viewOf(query);
   const current = views.find(([, saved]) => saved === now)?.[0] ?? '';
-  const report = (kept, text) => setNote(kept ? text : 'The browser does not allow this page to store views.');
   const wanted = name.trim();
-  const replaced = views.find(([one]) => one === wanted) ?? null;
+  const store = (view, saved, text) => setNote(saveView(view, saved) ? text : 'The browser does not allow this page to store views.');
   const save = () => {
-    if (!wanted) return;
-    report(saveView(wanted, now), replaced ? `Replaced ${wanted}.` : `Saved as ${wanted}.`);
-    setBefore(replaced);
+    if (wanted) store(wanted, now, `Saved as ${wanted}.`);
     setName('');
   };
   const remove = (view) => {
-    report(saveView(view[0], null), `Deleted ${view[0]}.`);
-    setBefore(view);
-    summary.current.focus();
+    store(view, null, `Deleted ${view}.`);
+    summary.current.focus(); // the button is gone
   };
-  const undo = () => {
-    report(saveView(before[0], before[1]), `${before[0]} is as before.`);
-    setBefore(null);
-    summary.current.focus();
-  };
-  const isDefault = defaultView(file) === now && now !== '';
   return html`<details class="chooser">
     <summary class="button" ref=${summary}>${current ? html`View: ${escapeInvisible(current)}` : 'Views'}</summary>
     <div class="choices">
       ${views.length > 0 && html`<ul>${views.map(([one, saved]) => html`<li key=${one} class="row">
         <button class="quiet" aria-pressed=${one === current ? 'true' : 'false'} onClick=${() => open(saved)}>${escapeInvisible(one)}</button>
-        <button class="quiet" aria-label=${`Delete the view ${escapeInvisible(one)}`} onClick=${() => remove([one, saved])}>Delete</button>
+        <button class="quiet" aria-label=${`Delete the view ${escapeInvisible(one)}`} onClick=${() => remove(one)}>Delete</button>
       </li>`)}</ul>`}
       <div class="row"><input type="text" aria-label="Name of the view" placeholder="name" maxlength="80" value=${name}
         onInput=${(event) => setName(event.target.value)} onKeyDown=${(event) => event.key === 'Enter' && save()} />
-        <button onClick=${save} disabled=${!wanted}>${replaced ? 'Replace that view' : 'Save this view'}</button></div>
-      <button onClick=${() => report(setDefaultView(file, isDefault ? '' : now), isDefault ? 'This file opens without a view.' : 'This file now opens with this view.')}
-        disabled=${!now}>${isDefault ? 'Do not open this file with this view' : 'Open this file with this view'}</button>
-      ${before && html`<button onClick=${undo}>Undo</button>`}
+        <button onClick=${save} disabled=${!wanted}>Save this view</button></div>
       <p class="small soft" aria-live="polite">${note || 'A view is also in the address: copy it to share it.'}</p>
     </div>
   </details>`;
@@ -221,6 +201,7 @@ export function Filters({ query, page, search, change }) {
     <${Range} label="Tool calls" name="tool_calls" step="1" query=${query} change=${change} />
     <label>Task<${Field} type="number" min="0" label="Task" value=${current('task')} change=${set('task')} /></label>
     <label>Repeat<${Field} type="number" min="0" label="Repeat" value=${current('repeat')} change=${set('repeat')} /></label>
+    ${current('finding') && html`<button onClick=${() => change({ finding: null })}>Only the finding ${escapeInvisible(current('finding'))} ✕</button>`}
     ${isFiltered && html`<button onClick=${clear}>Clear</button>`}
   </div>`;
 }

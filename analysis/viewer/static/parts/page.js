@@ -31,11 +31,30 @@ export function Breadcrumbs({ steps, title, name, children }) {
   </div>`;
 }
 
-/** A header row; the columns in `leftAligned` are left-aligned. @param {{names: string[], leftAligned: string[]}} props */
-export function TableHead({ names, leftAligned }) {
-  return html`<thead><tr>${names.map((name) => html`
-    <th scope="col" class=${leftAligned.includes(name) ? 'words' : ''}>${name}</th>`)}
-  </tr></thead>`;
+/** A table that scrolls sideways. The first cell of a row is its header; a cell that needs attributes is a `td` or `th` itself.
+ * @param {{label: string, names: string[], left?: string[], rows: any[][], wide?: boolean, caption?: any}} props  `left`: left-aligned columns */
+export function Table({ label, names, left = [], rows, wide = false, caption = '' }) {
+  const kindOf = (at) => (left.includes(names[at]) ? 'words' : '');
+  const cell = (value, at) => {
+    if (value?.type === 'td' || value?.type === 'th') return value;
+    return at ? html`<td class=${kindOf(at)}>${value}</td>` : html`<th scope="row" class=${kindOf(at)}>${value}</th>`;
+  };
+  return html`<div class="table" tabindex="0" role="region" aria-label=${label}><table class=${wide ? 'wide' : ''}>
+    ${caption && html`<caption>${caption}</caption>`}
+    <thead><tr>${names.map((name, at) => html`<th scope="col" class=${kindOf(at)}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${row.map(cell)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+/** Facts side by side. @param {{facts: [string, any, string?][]}} props  names, values and the class of the value */
+export function HeadFacts({ facts }) {
+  return html`<dl class="headfacts">${facts.map(([name, value, kind = '']) => html`<div><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`)}</dl>`;
+}
+
+export function Tile({ label, large, lines = [] }) {
+  return html`<div class="tile">
+    <dt>${label}</dt><dd class="large">${large}</dd>${lines.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
+  </div>`;
 }
 
 /** Nothing if there is one page. `turn` gets the start of another page; `shown` is the number of lines of this one. */

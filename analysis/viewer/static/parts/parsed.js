@@ -1,8 +1,7 @@
 /** Shows a JSON object: short values on one line, long texts in separate blocks. */
 import { html, useState } from '../vendor/htm-preact.js';
-import { fetchText, IS_EXPORT } from '../data.js';
-import { bytes, pluralize } from '../formatting.js';
-import { Notice } from './page.js';
+import { IS_EXPORT, useData } from '../data.js';
+import { loading } from './page.js';
 import { Name, Text } from '../text.js';
 import { lastMatch } from '../textmatches.js';
 
@@ -45,66 +44,15 @@ export function Parsed({ value, find = '' }) {
     </div>`)}</dl>`;
 }
 
+/** The row as it is in the file, indented to be read. */
 export function Raw({ path, name }) {
-  const [state, set] = useState({ text: null, value: null, error: null, copied: '' });
-  if (IS_EXPORT) return null;
-  const open = async (event) => {
-    if (!event.currentTarget.open || state.text !== null) return;
-    try {
-      const text = await fetchText(path);
-      set({ text, value: JSON.parse(text), error: null, copied: '' });
-    } catch (error) {
-      set({ text: null, value: null, error, copied: '' });
-    }
-  };
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(state.text);
-      set({ ...state, copied: 'Copied.' });
-    } catch {
-      set({ ...state, copied: 'The browser does not allow this page to copy.' });
-    }
-  };
-  return html`<section class="block" aria-label="Raw JSON"><details class="raw" onToggle=${open}>
+  const [open, setOpen] = useState(false);
+  const { value, error } = useData(open ? path : null);
+  return !IS_EXPORT && html`<section class="block" aria-label="Raw JSON"><details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary><h2>Raw JSON</h2></summary>
-    ${state.error && html`<${Notice} error=${state.error} />`}
-    ${state.text !== null && html`
-      <div class="row"><button onClick=${copy}>Copy</button><a class="button" href=${`api/${path}`} download=${name}>Download</a>
-        <span class="small soft" role="status">${state.copied || bytes(new Blob([state.text]).size)}</span></div>
-      <div class="tree"><${JsonTree} value=${state.value} open=${2} /></div>`}
+    ${open && loading(value, error, 'Reading …')}
+    ${value && html`<p><a class="button" href=${`api/${path}`} download=${name}>Download</a></p><${Text} value=${JSON.stringify(value, null, 2)} kind="mono" />`}
   </details></section>`;
-}
-
-const PAGE_SIZE = 100;
-
-function JsonTree({ name, value, open = 0 }) {
-  const label = name !== undefined && html`<span class="key"><${Name} value=${name} /></span>`;
-  if (typeof value !== 'object' || value === null) return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
-  const entries = Object.entries(value);
-  const size = pluralize(entries.length, Array.isArray(value) ? 'item' : 'field');
-  if (!entries.length) return html`<div class="leaf">${label}<span class="soft">${size}</span></div>`;
-  return html`<${Branch} label=${label} size=${size} entries=${entries} open=${open} />`;
-}
-
-function Branch({ label, size, entries, open }) {
-  const [opened, setOpened] = useState(open > 0 && entries.length <= PAGE_SIZE);
-  const [limit, setLimit] = useState(PAGE_SIZE);
-  return html`<details open=${opened} onToggle=${(event) => {
-    event.stopPropagation();
-    setOpened(event.currentTarget.open);
-  }}>
-    <summary>${label}<span class="soft small">${size}</span></summary>
-    ${opened && html`<div class="branch">
-      ${entries.slice(0, limit).map(([key, value]) => html`<${JsonTree} key=${key} name=${key} value=${value} open=${open - 1} />`)}
-      ${entries.length > limit && html`<button class="quiet" onClick=${() => setLimit(limit + 10 * PAGE_SIZE)}>
-        ${entries.length - limit} more</button>`}
-    </div>`}
-  </details>`;
-}
-
-function Leaf({ value }) {
-  if (typeof value !== 'string') return html`<span class="value number">${String(value)}</span>`;
-  return html`<div class="value"><${Text} value=${value} lines=${12} characters=${500} /></div>`;
 }
 
 const MAX_FIELDS = 200;

@@ -54,7 +54,7 @@ function Turns({ turns, chart }) {
     <p class="small soft">${pluralize(generated, 'generated token')} in ${pluralize(turns.length, 'model call')},
       ${` ${pluralize(masked, 'masked prompt token')}`}; ${likelihood}.</p>
     <${Legend} />
-    ${chart && html`<${SeriesChart} chart=${chart} describe=${describe} tick=${(position) => count(Math.round(position * last))} />`}
+    ${chart && html`<${SeriesChart} chart=${chart} describe=${describe} />`}
     ${turns.slice(0, limit).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}
     ${turns.length > limit && html`<button onClick=${() => setLimit(turns.length)}>
       Show the other ${turns.length - limit} model calls</button>`}

@@ -12,7 +12,6 @@ import pytest
 
 from rollyard.analysis.viewer.attempts import attempt_router
 from rollyard.analysis.viewer.export import export
-from rollyard.analysis.viewer.findings import FindingIndex
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json
 from tests.support.failed_attempts import CALL, RESULT, failed, partial
@@ -30,7 +29,7 @@ def opened(folder: Path, *rows: Json) -> FileIndex:
 
 def client_of(folder: Path, *rows: Json) -> httpx.AsyncClient:
     index = opened(folder, *rows)
-    return viewer_client(index, attempt_router(index, FindingIndex(index.find), no_replay))
+    return viewer_client(index, attempt_router(index, no_replay))
 
 
 async def test_a_failed_attempt_shows_what_was_said_and_where_it_failed(tmp_path: Path) -> None:
