@@ -1,5 +1,5 @@
 /** The frame of every page: the navigation bar, the page for the current address, and the keys. */
-import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
+import { html, render, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { IS_EXPORT, useData } from './data.js';
 import { KEYS, useKeys } from './keys.js';
 import { Attempt, Attempts } from './pages/attempts.js';
@@ -16,7 +16,7 @@ import { Mismatch, Training } from './pages/training.js';
 import { Breadcrumbs, Notice } from './parts/page.js';
 import { go, link, useNavigation, useRoute } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
-import { nextTheme, theme } from './storage.js';
+import { applyTheme, nextTheme, theme } from './storage.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -54,21 +54,19 @@ function pageFor(path, overview) {
   return null;
 }
 
-export function App() {
+function App() {
   const route = useRoute();
   const [helpOpen, setHelpOpen] = useState(false);
   const isTraining = useRef(false);
   const wanted = isTraining.current ? wantedRuns(route.path).map((run) => `run=${run}`).join('&') : '';
   const { value: overview, error } = useData(wanted ? `overview?${wanted}` : 'overview', pollInterval);
   isTraining.current = Boolean(overview?.training);
+  const toRun = (...page) => () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), ...page]));
   useKeys({
     '?': () => setHelpOpen(true),
     t: nextTheme,
     'g o': () => go(link([])),
-    'g r': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview)])),
-    'g f': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'findings'])),
-    'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
-    'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
+    'g r': toRun(), 'g f': toRun('findings'), 'g n': toRun('notes'), 'g a': toRun('attempts'),
     'g l': () => go(link(['live'])),
     ...(overview?.training ? stepKeys(overview.training) : {}),
   });
@@ -85,7 +83,6 @@ function skip(event) {
   document.getElementById('main').focus();
 }
 
-/** The pages of a run, by the part of their address. */
 const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes']];
 
 function Bar({ route, overview, help }) {
@@ -116,11 +113,6 @@ function Bar({ route, overview, help }) {
   </header>`;
 }
 
-function NotFound() {
-  return html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
-    <${Notice} text="There is no run or page at this URL." />`;
-}
-
 function Main({ route, overview, error }) {
   const main = useRef(null);
   const path = route.path.join('/');
@@ -138,7 +130,8 @@ function Main({ route, overview, error }) {
     ${((!overview && !error) || isOpening) && html`<${Notice} busy="Opening …" />`}
     ${overview && !isOpening && (Page
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
-      : html`<${NotFound} />`)}
+      : html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
+        <${Notice} text="There is no run or page at this URL." />`)}
   </main>`;
 }
 
@@ -160,3 +153,6 @@ function Help({ open, close }) {
     <form method="dialog"><button>Close</button></form>
   </dialog>`;
 }
+
+applyTheme();
+render(html`<${App} />`, document.getElementById('app'));

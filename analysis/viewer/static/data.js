@@ -2,10 +2,8 @@
 import { useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { embedded, embeddedResponse } from './embedded.js';
 
-/** Whether this page is an exported file without a server. */
 export const IS_EXPORT = embedded !== null;
 
-/** The query with which the list of an exported page opens. */
 export const EXPORT_VIEW = embedded?.view ?? '';
 
 /** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */

@@ -3,7 +3,6 @@ import { snippetOf } from './textmatches.js';
 
 const element = globalThis.document?.getElementById('embedded'); // Node has no document
 
-/** The exported data, or null if the page has a server. */
 export const embedded = element ? JSON.parse(element.textContent) : null;
 
 /** Returns what the server would have responded. @param {Record<string, any>} data @param {string} path */
@@ -41,7 +40,6 @@ function searched(data, run, text) {
   return needle ? { ...page, lines: page.lines.filter(matches) } : page;
 }
 
-/** The page with what the searched text matches in each line. */
 function withSnippets(data, run, page, params) {
   const text = params.get('q') ?? '';
   if (!text) return page;
@@ -55,7 +53,6 @@ function contains(value, needle) {
   return Object.values(value).some((one) => contains(one, needle));
 }
 
-/** An exported rollout; its neighbours are exported rollouts. */
 function rolloutView(data, run, task, repeat) {
   const view = lookUp(data.stories, `${run}/${task}/${repeat}`);
   const { lines } = filtered(lookUp(data.pages, run), new URLSearchParams({ sort: 'task', limit: 'Infinity' }));
@@ -64,7 +61,6 @@ function rolloutView(data, run, task, repeat) {
   return { ...view, previous: key(lines[index - 1]), next: key(lines[index + 1]) };
 }
 
-/** The failed attempts at exported rollouts, latest first. */
 function attemptList(data, run, params) {
   const all = Object.values(data.attempts).filter((one) => String(one.run) === run).map((one) => one.line).sort(compareBy((line) => line.when, true));
   const kinds = {};
@@ -74,7 +70,6 @@ function attemptList(data, run, params) {
   return { total: lines.length, start, lines: lines.slice(start, start + Number(params.get('limit') || 100)), kinds };
 }
 
-/** The exported comparison, sorted as requested. */
 function comparison(data, params) {
   const recorded = data.comparison;
   const same = recorded && String(recorded.runs[0]) === params.get('first') && String(recorded.runs[1]) === params.get('second');

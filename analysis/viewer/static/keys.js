@@ -44,7 +44,6 @@ export function useKeys(handlers) {
   });
 }
 
-/** Whether the key belongs to the element that has the focus. */
 function belongsToFocus(target, key) {
   if (!(target instanceof HTMLElement)) return false;
   if (target instanceof HTMLInputElement) return target.type !== 'checkbox' || key === ' ';

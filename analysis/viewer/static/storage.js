@@ -58,7 +58,6 @@ export function applyTheme() {
   document.documentElement.dataset.theme = theme();
 }
 
-/** The next of auto, light, dark. */
 export function nextTheme() {
   const next = ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length];
   keep(KEY, next);

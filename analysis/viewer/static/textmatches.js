@@ -39,7 +39,6 @@ export function snippetOf(events, text) {
   };
 }
 
-/** The name of the tool whose result the event is. */
 function calledBy(events, event) {
   return events.find((one) => event.speaker === 'result' && one.speaker === 'call' && one.call === event.call)?.name ?? '';
 }

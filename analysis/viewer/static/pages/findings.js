@@ -55,7 +55,6 @@ function FindingCard({ run, rank, finding }) {
   </article>`;
 }
 
-/** An example: a rollout, or the first failed attempt at it. */
 function exampleOf(run, finding, { task, repeat }) {
   return finding.unit === 'attempts' ? attemptLink(run, { task, repeat, at: 0 }) : link(['runs', run, 'tasks', task, repeat]);
 }

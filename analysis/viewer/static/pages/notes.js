@@ -31,7 +31,6 @@ export function NotesPage({ route, overview }) {
     </div>`}`;
 }
 
-/** How much there is, and what of the file cannot be shown. */
 function State({ notes, size }) {
   return html`<p class="soft small" role="status">${pluralize(size, 'rollout')} with labels, verdicts or notes, in <${Name} value=${notes.path} /></p>
     ${notes.why_read_only && html`<p class="small soft"><${Name} value=${`Notes cannot be written: ${notes.why_read_only}.`} /></p>`}

@@ -90,7 +90,6 @@ function RunTiles({ profile, run }) {
   </dl>`;
 }
 
-/** The bounds if rollouts are missing; otherwise an empty text. */
 function bounds(found, coverage, format) {
   const missing = coverage.expected !== null && coverage.expected > coverage.measured;
   if (!missing || found.lowest === null || found.highest === null) return '';

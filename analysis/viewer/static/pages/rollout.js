@@ -38,27 +38,18 @@ export function Rollout({ route, overview }) {
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
       steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
-      <${NeighbourLinks} neighbours=${neighbours} />
+      <nav class="row" aria-label="Neighbours">
+        ${neighbours.place && html`<span class="small soft number">${neighbours.place}</span>`}
+        ${[['Previous', '[', neighbours.previous], ['Next', ']', neighbours.next]].map(([label, key, href]) => (href
+          ? html`<a class="button" href=${href} title=${`${label} (${key})`}>${label}</a>` : html`<button disabled>${label}</button>`))}
+      </nav>
     <//>
     ${loading(rollout, error, 'Reading …')}
     ${rollout && html`<div class=${stale ? 'stale' : ''}>
       <${RolloutDetails} key=${`${rollout.run}/${rollout.line.task}/${rollout.line.repeat}`} rollout=${rollout}
-        query=${route.query.get('q') ?? ''} match=${eventNumber(route.query.get('match'))} token=${route.query.get('token')} annotator=${annotator} />
+        query=${route.query.get('q') ?? ''} match=${/^\d{1,6}$/.test(route.query.get('match') ?? '') ? Number(route.query.get('match')) : -1} token=${route.query.get('token')} annotator=${annotator} />
     </div>`}
     <${Annotator} annotator=${annotator} />`;
-}
-
-/** An event's index in the address; -1 if there is none. */
-function eventNumber(text) {
-  return /^\d{1,6}$/.test(text ?? '') ? Number(text) : -1;
-}
-
-/** Links to the neighbours, in the order of the list that the user came from. */
-function NeighbourLinks({ neighbours }) {
-  return html`<nav class="row" aria-label="Neighbours">
-    ${neighbours.place && html`<span class="small soft number">${neighbours.place}</span>`}
-    <${NeighbourLink} href=${neighbours.previous} label="Previous" title="Previous ([)" /><${NeighbourLink} href=${neighbours.next} label="Next" title="Next (])" />
-  </nav>`;
 }
 
 /** `query` is the text of the search in the list, which is marked in the conversation; `match` is the event to show first, and `token` the
@@ -275,8 +266,4 @@ function useNeighbours(route, rollout) {
   const isLoading = listed && !page;
   const to = (key) => (same && key && !isLoading ? link(['runs', run, 'tasks', ...key]) : null);
   return { list: link(['runs', run], query), previous: to(rollout?.previous), next: to(rollout?.next), place: '' };
-}
-
-function NeighbourLink({ href, label, title }) {
-  return href ? html`<a class="button" href=${href} title=${title}>${label}</a>` : html`<button disabled>${label}</button>`;
 }

@@ -41,7 +41,6 @@ function Group({ group }) {
     <div class="charts curves">${group.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>`;
 }
 
-/** The range of steps, what changed between its ends, and the heat map. */
 function Tasks({ value, query, path, set, version }) {
   const { steps } = value;
   if (steps.length < 2) return html`<p class="message">A series needs two steps.</p>`;

@@ -64,7 +64,6 @@ function Both({ rollouts, overview }) {
   </div>`;
 }
 
-/** The outcome and the size of both rollouts. */
 function Facts({ rollouts, overview }) {
   return html`<${Table} label="Outcomes" names=${['rollout', 'outcome', 'reward', 'turns', 'calls', 'tokens', 'time', 'end']} left=${['rollout', 'outcome', 'end']}
     rows=${rollouts.map(({ run, line }) => [
@@ -156,7 +155,6 @@ function Side({ name, side, events }) {
   </div>`;
 }
 
-/** A message; `other` is the one that it is compared with. */
 function ComparedMessage({ event, other = null, side = 'first' }) {
   const tool = event.speaker === 'call' || event.speaker === 'result';
   return html`<div class=${`event ${event.speaker}`}>

@@ -39,14 +39,12 @@ export function Training({ overview }) {
     <footer class="soft small block">Rollyard <${Name} value=${overview.version} /></footer>`;
 }
 
-/** How long ago the last line was written; '' if that is unknown. */
 function age(training) {
   if (training.updated === null) return '';
   const past = Math.max(0, Math.round(Date.now() / 1000 - training.updated));
   return `, the last one ${past < 120 ? `${past} s` : seconds(past)} ago`;
 }
 
-/** Charts of one kind. A click opens the rollouts of the nearest step. */
 function Group({ group, open, charts, rollouts }) {
   const openStep = (place) => {
     const step = charts.first + place * (charts.last - charts.first);

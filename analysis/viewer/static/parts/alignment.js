@@ -81,39 +81,35 @@ export function align(left, right) {
     const rest = Array.from({ length: Math.max(a.length, b.length) }, (_, i) => rowOf(a[i] ?? null, b[i] ?? null));
     return [...rows, ...rest];
   }
-  return [...rows, ...bestRows(a, b)];
+  return [...rows, ...aligned(a, b, score, GAP).map(([turn, other]) => rowOf(turn, other))];
 }
 
 function rowOf(left, right) {
   return { kind: left === null ? 'only-second' : right === null ? 'only-first' : kindOf(left, right), left, right };
 }
 
-function bestRows(a, b) {
+/** The pairs of an alignment with the highest score, in which `gap` is that of an item without a partner. Early items match first. */
+function aligned(a, b, score, gap) {
   const wide = b.length + 1;
-  const best = new Float64Array((a.length + 1) * wide); // of the rest from (i, j) on, so that early turns match first
+  const best = new Float64Array((a.length + 1) * wide); // of the rest from (i, j) on
   for (let i = a.length; i >= 0; i -= 1) {
     for (let j = b.length; j >= 0; j -= 1) {
-      if (i === a.length || j === b.length) best[i * wide + j] = GAP * (a.length - i + b.length - j);
-      else best[i * wide + j] = Math.max(score(a[i], b[j]) + best[(i + 1) * wide + j + 1], GAP + best[(i + 1) * wide + j], GAP + best[i * wide + j + 1]);
+      if (i === a.length || j === b.length) best[i * wide + j] = gap * (a.length - i + b.length - j);
+      else best[i * wide + j] = Math.max(score(a[i], b[j]) + best[(i + 1) * wide + j + 1], gap + best[(i + 1) * wide + j], gap + best[i * wide + j + 1]);
     }
   }
-  const rows = [];
+  const pairs = [];
   let [i, j] = [0, 0];
   while (i < a.length || j < b.length) {
     const here = best[i * wide + j];
-    if (i < a.length && j < b.length && here === score(a[i], b[j]) + best[(i + 1) * wide + j + 1]) {
-      rows.push(rowOf(a[i], b[j]));
-      i += 1;
-      j += 1;
-    } else if (i < a.length && (j === b.length || here === GAP + best[(i + 1) * wide + j])) {
-      rows.push(rowOf(a[i], null));
-      i += 1;
-    } else {
-      rows.push(rowOf(null, b[j]));
-      j += 1;
-    }
+    const isPair = i < a.length && j < b.length && here === score(a[i], b[j]) + best[(i + 1) * wide + j + 1];
+    const isFirst = isPair || (i < a.length && (j === b.length || here === gap + best[(i + 1) * wide + j]));
+    const isSecond = isPair || !isFirst;
+    pairs.push([isFirst ? a[i] : null, isSecond ? b[j] : null]);
+    i += Number(isFirst);
+    j += Number(isSecond);
   }
-  return rows;
+  return pairs;
 }
 
 /** The indexes of the rows that differ in more than words. @param {Row[]} rows @returns {number[]} */
@@ -189,28 +185,8 @@ export function wordDiff(first, second) {
 
 /** The words of both lists, with a longest common subsequence marked as the same. */
 function common(a, b) {
-  const wide = b.length + 1;
-  const length = new Uint32Array((a.length + 1) * wide);
-  for (let i = a.length - 1; i >= 0; i -= 1) {
-    for (let j = b.length - 1; j >= 0; j -= 1) {
-      length[i * wide + j] = a[i] === b[j] ? 1 + length[(i + 1) * wide + j + 1] : Math.max(length[(i + 1) * wide + j], length[i * wide + j + 1]);
-    }
-  }
-  const found = [];
-  let [i, j] = [0, 0];
-  while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && a[i] === b[j]) {
-      found.push(['same', a[i]]);
-      [i, j] = [i + 1, j + 1];
-    } else if (i < a.length && (j === b.length || length[(i + 1) * wide + j] >= length[i * wide + j + 1])) {
-      found.push(['first', a[i]]);
-      i += 1;
-    } else {
-      found.push(['second', b[j]]);
-      j += 1;
-    }
-  }
-  return found;
+  const pairs = aligned(a, b, (first, second) => (first === second ? 1 : -Infinity), 0);
+  return pairs.map(([first, second]) => (first === second ? ['same', first] : first === null ? ['second', second] : ['first', first]));
 }
 
 function merged(pieces) {

@@ -57,7 +57,6 @@ export function useAnnotator(store, target, next) {
   return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, next, store };
 }
 
-/** A sentence about what was written. */
 function done(record) {
   if (record.kind === 'label') return `Label ${record.label} added`;
   if (record.kind === 'unlabel') return `Label ${record.label} removed`;

@@ -123,7 +123,6 @@ function Message({ event, call, here, show, reasoningOpen, reading, pieces, inde
   </article>`;
 }
 
-/** The text of an event. */
 function Body({ event, found, rendered }) {
   const { speaker, text, turn } = event;
   const kind = rendered ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
@@ -158,7 +157,6 @@ function element(part) {
   return html`<${TAGS[kind] ?? 'span'} class=${kind} data-pad=${pad > 0 ? ' '.repeat(pad) : undefined}>${inside}<//>`;
 }
 
-/** Code with its keywords, strings and comments distinguished. */
 function program(text, language) {
   const tree = highlighted(text, language);
   return tree ? tree.children.map(scope) : visible(text);

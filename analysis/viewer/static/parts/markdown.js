@@ -82,7 +82,6 @@ function table(lines) {
   return part('table', rows.flatMap((row, y) => (y ? ['\n', cells(row, y)] : [cells(row, y)])).flat());
 }
 
-/** Emphasis, code, formulas and addresses. */
 function inline(text) {
   const marks = [...text.matchAll(MARKS)].map((match) => ({ at: match.index, text: match[0], end: match.index + match[0].length }));
   const verbatim = verbatimParts(text, marks);

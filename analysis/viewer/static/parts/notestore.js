@@ -27,7 +27,6 @@ class NoteStore {
     return this.own || this.view?.author || '';
   }
 
-  /** Why nothing can be written, or ''. */
   get whyReadOnly() {
     return this.view?.why_read_only ?? '';
   }
@@ -141,16 +140,11 @@ export function keyOf(line) {
   return `${line.task}/${line.repeat}`;
 }
 
-/** Whether nothing applies. */
-function isEmpty(notes) {
-  return !notes.labels.length && !notes.verdicts.length && !notes.texts.length;
-}
-
 /** The notes after a response of the server, which has all of them if it is complete, else those that changed. */
 export function merged(before, rollouts, complete) {
   const after = complete ? new Map() : new Map(before);
   for (const notes of rollouts) {
-    if (isEmpty(notes)) after.delete(keyOf(notes));
+    if (!notes.labels.length && !notes.verdicts.length && !notes.texts.length) after.delete(keyOf(notes));
     else after.set(keyOf(notes), notes);
   }
   return after;
@@ -168,7 +162,6 @@ export function overrideOf(notes) {
   return notes.verdicts.at(-1) ?? null;
 }
 
-/** Whether the author gave the rollout a label or a verdict. */
 export function isLabelledBy(notes, author) {
   return [...notes.labels, ...notes.verdicts].some((one) => one.author === author);
 }
@@ -179,7 +172,6 @@ export function nextShown(lines, after, notes, author) {
   return lines.findIndex((line, at) => at > after && line.outcome !== 'failed' && !isLabelledBy(notes.get(keyOf(line)) ?? NONE, author));
 }
 
-/** The author's record of a label, or null. */
 export function ownLabel(notes, label, author) {
   return notes.labels.find((one) => one.label === label && one.author === author) ?? null;
 }

@@ -44,7 +44,6 @@ export function Parsed({ value, find = '' }) {
     </div>`)}</dl>`;
 }
 
-/** The row as it is in the file, indented to be read. */
 export function Raw({ path, name }) {
   const [open, setOpen] = useState(false);
   const { value, error } = useData(open ? path : null);

@@ -73,7 +73,6 @@ export function RolloutTable({ run, page, query, notes }) {
   </table></div>`;
 }
 
-/** Opens a row when it is clicked, unless text is selected or the click was on a link. */
 function open(event, href) {
   if (event.target.closest('a') || String(getSelection())) return;
   if (event.ctrlKey || event.metaKey) globalThis.open(href);

@@ -155,7 +155,6 @@ export function TokenText({ pieces, marked = -1, find = '' }) {
     ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
 }
 
-/** Whether the text ends after the pieces that are shown at first. */
 function isAfter(pieces, find) {
   const at = lastMatch(pieces.map((piece) => piece.text).join(''), find);
   return at + find.length > pieces.slice(0, MAX_PIECES).reduce((sum, piece) => sum + piece.text.length, 0);
@@ -174,7 +173,6 @@ function Description({ piece }) {
     ${tops.length > 0 && html`; most likely: ${tops.map(([other, value], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(other))}</code> ${percent(Math.exp(Math.min(0, value)))}`)}`}`;
 }
 
-/** What the colours mean. */
 export function TokenLegend() {
   return html`<ul class="legend" aria-label="Probabilities of tokens">
     ${CLASSES.map(({ name, label }) => html`<li><span class=${`token ${name}`}>token</span>${label}</li>`)}
@@ -225,7 +223,6 @@ export function WorstTokens({ events, go }) {
   </section>`;
 }
 
-/** A token with the text around it. */
 export function InContext({ one, logProb = one.logProb, kind = 'mono' }) {
   const marked = (text) => visible(text.replaceAll('\n', '↵'));
   if (!one.text) return html`<span class=${`token ${classOf(logProb)}`}>id ${one.id}</span>`;

@@ -139,7 +139,7 @@ async def test_a_row_that_moved_is_not_confused_with_another(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/static/main.js", "/api/overview", "/api/nothing", "/api/runs/0/rollouts?sort=-"]
+    "path", ["/", "/static/app.js", "/api/overview", "/api/nothing", "/api/runs/0/rollouts?sort=-"]
 )
 async def test_every_response_has_the_security_headers(client: httpx.AsyncClient, path: str) -> None:
     response = await client.get(path)
