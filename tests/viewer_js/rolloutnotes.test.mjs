@@ -1,7 +1,7 @@
 /** What applies to rollouts: merging of responses, labels, verdicts, completion. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { isLabelledBy, labelsOf, matchingLabels, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText } from '../../analysis/viewer/static/parts/notestore.js';
+import { isLabelledBy, labelsOf, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText } from '../../analysis/viewer/static/parts/notestore.js';
 
 const notes = (more) => ({ task: 0, repeat: 0, labels: [], verdicts: [], texts: [], ...more });
 
@@ -42,12 +42,6 @@ test('verdicts are read as people type them', () => {
   assert.deepEqual(['correct', ' C ', 'w', 'wrong', '0.5', '0,5', '-1', ''].map(parseVerdict), ['correct', 'correct', 'wrong', 'wrong', 0.5, 0.5, -1, null]);
   assert.deepEqual(['maybe', 'Infinity', '1e999', 'NaN'].map(parseVerdict), [null, null, null, null]);
   assert.deepEqual([verdictText('wrong'), verdictText(0.5)], ['wrong', 'reward 0.5']);
-});
-
-test('labels that start with the text come first', () => {
-  const labels = [{ label: 'no loop' }, { label: 'Loop' }, { label: 'guess' }];
-  assert.deepEqual(matchingLabels(labels, 'loop'), ['Loop', 'no loop']);
-  assert.deepEqual(matchingLabels(labels, ''), ['no loop', 'Loop', 'guess']);
 });
 
 test('the next row is the first after the selected one that this author has not labelled and that has not failed', () => {

@@ -57,6 +57,8 @@ function pageFor(path, overview) {
 function App() {
   const route = useRoute();
   const [helpOpen, setHelpOpen] = useState(false);
+  const [shownTheme, setTheme] = useState(theme());
+  const changeTheme = () => setTheme(nextTheme());
   const isTraining = useRef(false);
   const wanted = isTraining.current ? wantedRuns(route.path).map((run) => `run=${run}`).join('&') : '';
   const { value: overview, error } = useData(wanted ? `overview?${wanted}` : 'overview', pollInterval);
@@ -64,7 +66,7 @@ function App() {
   const toRun = (...page) => () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), ...page]));
   useKeys({
     '?': () => setHelpOpen(true),
-    t: nextTheme,
+    t: changeTheme,
     'g o': () => go(link([])),
     'g r': toRun(), 'g f': toRun('findings'), 'g n': toRun('notes'), 'g a': toRun('attempts'),
     'g l': () => go(link(['live'])),
@@ -72,7 +74,7 @@ function App() {
   });
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
-    <${Bar} route=${route} overview=${overview} help=${() => setHelpOpen(true)} />
+    <${Bar} route=${route} overview=${overview} help=${() => setHelpOpen(true)} shown=${shownTheme} next=${changeTheme} />
     <${Main} route=${route} overview=${overview} error=${error} />
     <${Help} open=${helpOpen} close=${() => setHelpOpen(false)} />`;
 }
@@ -85,15 +87,9 @@ function skip(event) {
 
 const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes']];
 
-function Bar({ route, overview, help }) {
+function Bar({ route, overview, help, shown, next }) {
   const main = mainRun(overview);
   const compared = comparedRuns(overview);
-  const [currentTheme, setCurrentTheme] = useState(theme());
-  useEffect(() => {
-    const update = () => setCurrentTheme(theme());
-    addEventListener('themechange', update);
-    return () => removeEventListener('themechange', update);
-  }, []);
   const current = (name) => (route.path[0] === name ? 'page' : undefined);
   const run = current('runs') ? route.path[1] : main;
   const open = SECTIONS.find(([section]) => section && section === route.path[2]) ?? SECTIONS[0];
@@ -107,7 +103,7 @@ function Bar({ route, overview, help }) {
       ${!IS_EXPORT && html`<a href=${link(['live'])} aria-current=${current('live')}>Live</a>`}
     </nav>
     <div class="tools">
-      <button class="quiet" onClick=${nextTheme} title="Light or dark (t)"><span class="wide-only">Theme:</span>${currentTheme}</button>
+      <button class="quiet" onClick=${next} title="Light or dark (t)"><span class="wide-only">Theme:</span>${shown}</button>
       <button class="quiet wide-only" onClick=${help} title="Keyboard shortcuts (?)">Keys</button>
     </div>
   </header>`;

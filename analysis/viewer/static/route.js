@@ -62,11 +62,7 @@ export function useNavigation(action) {
   });
 }
 
-export function attemptLink(run, { task, repeat, at }) {
-  return link(['runs', run, 'attempts', task, repeat, at]);
-}
+export const attemptLink = (run, { task, repeat, at }) => link(['runs', run, 'attempts', task, repeat, at]);
 
 /** The opened run with the file of a collection, or undefined. @param {any} overview @param {string} output */
-export function runOfOutput(overview, output) {
-  return overview.runs.find((run) => run.absolute_path === output);
-}
+export const runOfOutput = (overview, output) => overview.runs.find((run) => run.absolute_path === output);

@@ -62,7 +62,6 @@ export function nextTheme() {
   const next = ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length];
   keep(KEY, next);
   document.documentElement.dataset.theme = next;
-  dispatchEvent(new Event('themechange'));
   return next;
 }
 

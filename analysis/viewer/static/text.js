@@ -29,9 +29,7 @@ export function visible(value) {
 }
 
 /** The text with invisible characters replaced by codes, as one string, for attributes and options. @param {unknown} value */
-export function escapeInvisible(value) {
-  return String(value ?? '').replace(INVISIBLE, code);
-}
+export const escapeInvisible = (value) => String(value ?? '').replace(INVISIBLE, code);
 
 /** A short text on one line, such as a name or a reason. @param {{value: unknown}} props */
 export function Name({ value }) {

@@ -5,10 +5,10 @@ import { count, interval, percent, plain, pluralize, points, signed } from '../f
 import { useKeys } from '../keys.js';
 import { sideBySide } from './sidebyside.js';
 import { Chart } from '../parts/charts.js';
-import { Breadcrumbs, loading, Paging, SortableHeader, Tile } from '../parts/page.js';
+import { Breadcrumbs, loading, Paging, RunSelect, SortableHeader, Tile } from '../parts/page.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
-import { escapeInvisible, Name } from '../text.js';
+import { Name } from '../text.js';
 
 const PAGE_LENGTH = 25;
 
@@ -38,12 +38,6 @@ export function Compare({ route, overview }) {
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
       <${Paging} label="Pages of tasks" start=${start} length=${PAGE_LENGTH} shown=${value.tasks.length} total=${value.total} turn=${turnTo} />
     </div>`}`;
-}
-
-function RunSelect({ label, runs, at, choose }) {
-  return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
-    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
-  </select></label>`;
 }
 
 function Pairs({ value, query, path, names }) {

@@ -37,7 +37,6 @@ function FindingCard({ run, rank, finding }) {
   return html`<article class="finding ${finding.category}" aria-label=${finding.title}>
     <header><h2><span class="soft">${rank}</span> ${finding.title}</h2><span class="badge">${finding.category}</span></header>
     <p><${Name} value=${finding.sentence} /></p>
-    <${ShareBar} share=${share} />
     <dl class="inline">
       <div><dt>share</dt><dd>${percent(share.mean)} <span class="soft">${interval(share, percent)}</span></dd></div>
       <div><dt>tasks</dt><dd>${count(finding.tasks)}</dd></div>
@@ -63,14 +62,4 @@ function exampleOf(run, finding, { task, repeat }) {
 function allOf(run, finding) {
   const filters = Object.keys(finding.filters).length ? finding.filters : { finding: finding.kind };
   return finding.unit === 'attempts' ? link(['runs', run, 'attempts'], { finding: finding.kind }) : link(['runs', run], filters);
-}
-
-const HEIGHT = 10;
-
-function ShareBar({ share }) {
-  return html`<svg class="sharebar" role="img" aria-label=${`${percent(share.mean)} ${interval(share, percent)}`} viewBox=${`0 0 100 ${HEIGHT}`} preserveAspectRatio="none">
-    <rect class="all" x="0" y="0" width="100" height=${HEIGHT} />
-    <rect class="part" x="0" y="0" width=${100 * share.mean} height=${HEIGHT} />
-    ${share.low !== null && share.high !== null && html`<line class="reach" x1=${100 * share.low} x2=${100 * share.high} y1=${HEIGHT / 2} y2=${HEIGHT / 2} />`}
-  </svg>`;
 }

@@ -6,11 +6,11 @@ import { useKeys } from '../keys.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { FilterFold, Filters, ListTools } from '../parts/listtools.js';
 import { nextShown, nextUnlabelled, useNotes } from '../parts/notestore.js';
-import { Breadcrumbs, loading, Paging } from '../parts/page.js';
+import { Breadcrumbs, loading, Paging, RunSelect } from '../parts/page.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { changed, go, link, parse } from '../route.js';
 import { evaluationOf, isGrowing, rolloutsOf, runOf, versionOf } from '../runs.js';
-import { escapeInvisible, Name } from '../text.js';
+import { Name } from '../text.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCH_POLL_MS = 400;
@@ -89,7 +89,9 @@ export function List({ route, overview }) {
   return html`
     <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
       ${overview.training && html`<${StepLinks} training=${overview.training} run=${run.run} />`}
-      ${!overview.training && overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
+      ${!overview.training && overview.runs.length > 1 && html`<div class="row">
+        <${RunSelect} label="Run" runs=${overview.runs} at=${String(run.run)} choose=${(other) => go(link(['runs', other]))} />
+        <${RunSelect} label="Compare with" runs=${overview.runs.filter((one) => one !== run)} choose=${(other) => go(link(['compare', run.run, other]))} /></div>`}
     <//>
     <${FilterFold} query=${query} open=${unfolded} setOpen=${setUnfolded}>
       <${Filters} query=${query} page=${page} search=${search} change=${filter} />
@@ -102,17 +104,6 @@ export function List({ route, overview }) {
       <${Paging} label="Pages of the list" start=${start} length=${PAGE_LENGTH} shown=${page.lines.length} total=${page.total} turn=${turnTo} />
     </div>`}
     <${Annotator} annotator=${annotator} />`;
-}
-
-/** Choices of the run to list, and of one to compare it with, task by task. */
-function OtherRuns({ runs, run }) {
-  return html`<div class="row"><label class="row small soft">Run <select onChange=${(event) => go(link(['runs', event.target.value]))}>
-    ${runs.map((one) => html`<option value=${one.run} selected=${one.run === run.run}>${escapeInvisible(one.name)}</option>`)}
-  </select></label>
-  <label class="row small soft">Compare with <select onChange=${(event) => go(link(['compare', run.run, event.target.value]))}>
-    <option value="" selected>choose</option>
-    ${runs.filter((one) => one.run !== run.run).map((one) => html`<option value=${one.run}>${escapeInvisible(one.name)}</option>`)}
-  </select></label></div>`;
 }
 
 function Summary({ page, run }) {

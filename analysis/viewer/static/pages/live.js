@@ -39,7 +39,6 @@ export function Live({ overview }) {
       <${RecentFailures} collections=${live.collections} overview=${overview} />`}`;
 }
 
-/** Agents of other frameworks, whose episodes cannot be listed. */
 function SilentAgents({ servers }) {
   const silent = servers.filter((one) => one.server_type === 'agents' && one.origin);
   return silent.length > 0 && html`<p class="soft small block">Not listed: the episodes of

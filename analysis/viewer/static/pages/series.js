@@ -89,9 +89,7 @@ function TaskMap({ query, path, of, range, version }) {
   </div>`;
 }
 
-function formatOf(map) {
-  return map.value === 'solve_rate' ? (value) => percent(value, 0) : plain;
-}
+const formatOf = (map) => (map.value === 'solve_rate' ? (value) => percent(value, 0) : plain);
 
 function Scale({ low, high, format }) {
   return html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}

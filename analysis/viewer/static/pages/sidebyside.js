@@ -235,6 +235,4 @@ export function Counterparts({ run, line }) {
 }
 
 /** The address of two rollouts, each given as [run, task, repeat]. */
-export function sideBySide(first, second) {
-  return link(['side-by-side', ...first, ...second]);
-}
+export const sideBySide = (first, second) => link(['side-by-side', ...first, ...second]);

@@ -66,9 +66,7 @@ function kindOf(left, right) {
   return left.words === right.words ? 'same' : 'wording';
 }
 
-function score(left, right) {
-  return SCORES[kindOf(left, right)] ?? (left.names && left.names === right.names ? SAME_TOOL : 0);
-}
+const score = (left, right) => (SCORES[kindOf(left, right)] ?? (left.names && left.names === right.names ? SAME_TOOL : 0));
 
 /** The turns of both rollouts in rows: an alignment with the highest score (Needleman and Wunsch), in which turns with the same calls are
  * next to each other, even if one rollout made other calls in between. @param {Turn[]} left @param {Turn[]} right @returns {Row[]} */
@@ -113,9 +111,7 @@ function aligned(a, b, score, gap) {
 }
 
 /** The indexes of the rows that differ in more than words. @param {Row[]} rows @returns {number[]} */
-export function divergences(rows) {
-  return rows.flatMap((row, i) => (row.kind === 'same' || row.kind === 'wording' ? [] : [i]));
-}
+export const divergences = (rows) => rows.flatMap((row, i) => (row.kind === 'same' || row.kind === 'wording' ? [] : [i]));
 
 /** Whether two prompts have the same texts. @param {any[]} left @param {any[]} right */
 export function samePrompt(left, right) {

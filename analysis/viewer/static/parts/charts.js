@@ -58,9 +58,7 @@ const ATTRIBUTES = new Set(['class', 'role', 'aria-label', 'tabindex', 'viewBox'
   'x', 'y', 'x1', 'x2', 'y1', 'y2', 'dx', 'cx', 'cy', 'r', 'rx', 'd', 'points']);
 
 /** The root element, parsed in a separate document in which no script runs and nothing is loaded. @param {string} svg @returns {Element} */
-function parseSvg(svg) {
-  return new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
-}
+const parseSvg = (svg) => new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
 
 /** The element as a preact node, so that focus and pointer survive a redrawn chart. @param {Element} element */
 function nodes(element) {

@@ -47,9 +47,7 @@ export function Conversation({ events, current, show, reading, wanted }) {
       Show more (${events.length - end} left)</button>`}`;
 }
 
-function isFound(event, find) {
-  return find !== '' && matchPositions(event.text, find, 1).length > 0;
-}
+const isFound = (event, find) => find !== '' && matchPositions(event.text, find, 1).length > 0;
 
 /** For each event, the number of the tool call that it is or whose result it is; otherwise null. */
 function callNumbers(events) {

@@ -34,9 +34,7 @@ export function highlighted(text, language) {
   return tree && textOf(tree) === text ? tree : null;
 }
 
-function textOf(part) {
-  return typeof part === 'string' ? part : part.children.map(textOf).join('');
-}
+const textOf = (part) => (typeof part === 'string' ? part : part.children.map(textOf).join(''));
 
 /** A scope's first name only, with letters only: `title.function` is `title`. */
 function simplified({ scope = '', language = '', children }) {

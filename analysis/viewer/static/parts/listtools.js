@@ -2,7 +2,6 @@
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { barCondition, completions, DEFAULT_COLUMNS, formatColumns, joined, parseColumns, valueText } from '../columns.js';
 import { useData } from '../data.js';
-import { activeFilters } from '../embedded.js';
 import { count, percent, plain, pluralize } from '../formatting.js';
 import { Notice } from './page.js';
 import { changed, go, link } from '../route.js';
@@ -187,8 +186,8 @@ export function Filters({ query, page, search, change }) {
   const current = (name) => query.get(name) || '';
   const set = (name) => (value) => change({ [name]: value });
   const named = (values) => (values ?? []).map((value) => [value, value]);
-  const isFiltered = [...query.keys()].some((key) => !['sort', 'start', 'columns', 'facet'].includes(key));
-  const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => !['sort', 'columns', 'facet'].includes(key)).map((key) => [key, null])));
+  const isFiltered = [...query.keys()].some((key) => !NO_FILTERS.includes(key));
+  const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => !NO_FILTERS.includes(key)).map((key) => [key, null])));
   return html`<div class="filters" role="search" aria-label="Filter rollouts">
     <label class="search">Search in the text<${Field} type="search" inputRef=${search} label="Search in the text"
       placeholder="any text  ( / )" value=${current('q')} change=${set('q')} /></label>
@@ -206,8 +205,10 @@ export function Filters({ query, page, search, change }) {
   </div>`;
 }
 
+const NO_FILTERS = ['sort', 'start', 'columns', 'facet'];
+
 export function FilterFold({ query, open, setOpen, children }) {
-  const active = activeFilters(query);
+  const active = [...query.keys()].filter((key) => !NO_FILTERS.includes(key)).length;
   return html`<div class=${`filter-fold ${open ? 'open' : ''}`}>
     <button class="fold-button" aria-expanded=${open ? 'true' : 'false'} aria-controls="list-filters" onClick=${() => setOpen(!open)}>
       Filters and columns${active > 0 && html` <span class="badge">${pluralize(active, 'filter')} active</span>`}

@@ -21,13 +21,9 @@ export function parse(text, fence = '') {
 }
 
 /** The text that was parsed. @param {(Part | string)[]} parts @returns {string} */
-export function textOf(parts) {
-  return parts.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');
-}
+export const textOf = (parts) => parts.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');
 
-function part(kind, ...children) {
-  return { kind, children: children.flat().filter((child) => child !== '') };
-}
+const part = (kind, ...children) => ({ kind, children: children.flat().filter((child) => child !== '') });
 
 /** @param {Segment} segment */
 function partsOf({ kind, text, language, body }) {
@@ -173,9 +169,7 @@ function emphasisPairs(text, marks, verbatim) {
   return found;
 }
 
-function isBlack(letter) {
-  return letter !== undefined && letter.trim() !== '';
-}
+const isBlack = (letter) => letter !== undefined && letter.trim() !== '';
 
 /** `body`: where code or a formula begins and ends within its text.
  * @typedef {{kind: 'prose' | 'table' | 'grid' | 'code' | 'math', text: string, language?: string, body?: [number, number]}} Segment */
@@ -299,25 +293,17 @@ function withoutGrids(lines) {
 }
 
 /** Whether each line is a short formula, bold text or an item of a list, which have no words, either. @param {string} text */
-function isMarkup(text) {
-  return text.split('\n').every((line) => MARKUP.test(line));
-}
+const isMarkup = (text) => text.split('\n').every((line) => MARKUP.test(line));
 
-function cells(row) {
-  return row.trim().replace(/^\||\|$/g, '').split('|').length;
-}
+const cells = (row) => row.trim().replace(/^\||\|$/g, '').split('|').length;
 
 const LETTERS = /\p{L}{3}/u;
 
 /** Whether a line could belong to a drawing: at least two symbols and no word. @param {string} line */
-function isDrawing(line) {
-  return line.replace(/\s/g, '').length > 1 && !LETTERS.test(line);
-}
+const isDrawing = (line) => line.replace(/\s/g, '').length > 1 && !LETTERS.test(line);
 
 /** Whether a line looks like a row of cells written without gaps, such as `SFFF`. @param {string} line */
-function isCellRow(line) {
-  return line.length > 2 && !/[\s\p{Ll}]/u.test(line);
-}
+const isCellRow = (line) => line.length > 2 && !/[\s\p{Ll}]/u.test(line);
 
 /** Successive lines of the same kind. A drawing has at least two lines: lines without words, or rows of cells of one length.
  * @param {string} text @returns {{text: string, grid: boolean}[]} */

@@ -136,9 +136,7 @@ export const NUMBERED = 9;
 /** What applies to a rollout without notes. */
 export const NONE = { labels: [], verdicts: [], texts: [] };
 
-export function keyOf(line) {
-  return `${line.task}/${line.repeat}`;
-}
+export const keyOf = (line) => `${line.task}/${line.repeat}`;
 
 /** The notes after a response of the server, which has all of them if it is complete, else those that changed. */
 export function merged(before, rollouts, complete) {
@@ -158,13 +156,9 @@ export function labelsOf(notes) {
 }
 
 /** The verdict that counts: the last one of anyone, or null. */
-export function overrideOf(notes) {
-  return notes.verdicts.at(-1) ?? null;
-}
+export const overrideOf = (notes) => notes.verdicts.at(-1) ?? null;
 
-export function isLabelledBy(notes, author) {
-  return [...notes.labels, ...notes.verdicts].some((one) => one.author === author);
-}
+export const isLabelledBy = (notes, author) => [...notes.labels, ...notes.verdicts].some((one) => one.author === author);
 
 /** The index of the next of the shown rollouts that the author has not labelled, or -1. Failed ones are left out, because most of them have
  * no row. The page may show rollouts that their new labels have removed from the list. */
@@ -177,13 +171,9 @@ export function ownLabel(notes, label, author) {
 }
 
 /** The records that change a label: added if the author has not given it, else removed. */
-export function toggled(notes, label, author) {
-  return { kind: ownLabel(notes, label, author) ? 'unlabel' : 'label', label };
-}
+export const toggled = (notes, label, author) => ({ kind: ownLabel(notes, label, author) ? 'unlabel' : 'label', label });
 
-export function verdictText(verdict) {
-  return typeof verdict === 'number' ? `reward ${verdict}` : verdict;
-}
+export const verdictText = (verdict) => (typeof verdict === 'number' ? `reward ${verdict}` : verdict);
 
 /** A verdict as a person types it, or null: correct, wrong, c, w, or a reward. @param {string} text */
 export function parseVerdict(text) {
@@ -192,12 +182,4 @@ export function parseVerdict(text) {
   if (['wrong', 'w', 'x', 'no', 'incorrect'].includes(word)) return 'wrong';
   const number = Number(word.replace(',', '.'));
   return word !== '' && Number.isFinite(number) ? number : null;
-}
-
-/** The known labels that contain the text, those that start with it first. @param {{label: string}[]} labels @param {string} text */
-export function matchingLabels(labels, text, most = 8) {
-  const needle = text.trim().toLowerCase();
-  const rank = (label) => (label.toLowerCase().startsWith(needle) ? 0 : 1);
-  return labels.map((one) => one.label).filter((label) => label.toLowerCase().includes(needle))
-    .sort((a, b) => rank(a) - rank(b)).slice(0, most);
 }

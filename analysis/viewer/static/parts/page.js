@@ -2,7 +2,7 @@
 import { html, useEffect } from '../vendor/htm-preact.js';
 import { count, percent, seconds } from '../formatting.js';
 import { changed, go, link } from '../route.js';
-import { Name } from '../text.js';
+import { escapeInvisible, Name } from '../text.js';
 
 export function Notice({ text, error, busy }) {
   if (busy) return html`<p class="message busy" role="status">${busy}</p>`;
@@ -97,4 +97,12 @@ export function Progress({ status }) {
     </p>
     ${status.note && html`<p class="small"><${Name} value=${status.note} /></p>`}
   </div>`;
+}
+
+/** A choice of one of the runs; without `at`, none is chosen yet. */
+export function RunSelect({ label, runs, at = '', choose }) {
+  return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
+    ${!at && html`<option value="" selected>choose</option>`}
+    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
+  </select></label>`;
 }

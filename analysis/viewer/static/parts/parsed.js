@@ -22,9 +22,7 @@ export function parseObject(text) {
   }
 }
 
-function asText(value) {
-  return typeof value === 'string' ? value : JSON.stringify(value);
-}
+const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 /** Whether a name or a value contains the text, as they are shown. @param {Record<string, unknown>} value @param {string} find */
 export function isInFields(value, find) {

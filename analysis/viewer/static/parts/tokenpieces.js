@@ -121,13 +121,9 @@ function context({ texts, generated, alternatives }, position) {
   };
 }
 
-function tail(text, most) {
-  return text.length > most ? `…${[...text.slice(-most)].join('')}` : text;
-}
+const tail = (text, most) => (text.length > most ? `…${[...text.slice(-most)].join('')}` : text);
 
-function head(text, most) {
-  return text.length > most ? `${text.slice(0, most)}…` : text;
-}
+const head = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
 
 /** Where a token is in the conversation: the event and the index of its piece, or null if it has no text there. @param {any[]} events
  * @param {(import('./tokenpieces.js').Piece[] | null)[]} pieces those of all events @param {number} call @param {number} position */
