@@ -49,7 +49,6 @@ class ViewerSettings:
     author: str | None = None
     """Author of the notes that are written in the page; None: the user's name."""
     read_only: bool = False
-    """Write no notes."""
     threshold: float | None = None
     """Minimum reward that counts as solved; None: as the files define it."""
     workers: int | None = None

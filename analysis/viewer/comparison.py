@@ -29,22 +29,17 @@ SORTS = ("task", "change", "first", "second")
 
 class TaskPair(Record):
     task: int
-    """The task's index in the first run."""
     task_in_second: int
     """The task's index in the second run, which may differ."""
     rewards: tuple[float | None, float | None]
-    """Mean reward over the repeats in each run."""
     solved: tuple[float | None, float | None]
-    """Share of solved repeats in each run."""
     measured: tuple[int, int]
 
 
 class ViewedComparison(Record):
-    """GET /api/compare?first=0&second=1: the comparison of two runs.
-
-    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
-    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
-    list of rollouts.
+    """GET /api/compare?first=0&second=1: the comparison of two runs. `sort` is one of task, change (of the solve rate,
+    or of the mean reward if "solved" is undefined), first and second (the mean reward in that run). A leading `-` means
+    descending order. `start` and `limit` work as they do for the list of rollouts.
     """
 
     runs: tuple[int, int]
@@ -65,7 +60,6 @@ class ComparedTasks:
 
     difference: Difference
     tasks: tuple[Ints, Ints]
-    """Index of each task in the two runs."""
     rewards: tuple[Floats, Floats]
     solved: tuple[Floats, Floats]
     measured: tuple[Ints, Ints]
@@ -166,7 +160,6 @@ class Counterpart(Record):
     kind: Kind
     run: int
     name: str
-    """Name of the run."""
     task: int
     repeat: int
     success: bool | None
@@ -216,7 +209,6 @@ def _counterpart(kind: Kind, run: RunFile, table: RolloutTable, index: int) -> C
 
 
 def _best(table: RolloutTable, indexes: Sequence[int]) -> int | None:
-    """Return the solved rollout with the highest reward, else the one with the highest reward."""
     measured = [index for index in indexes if table.measured[index]]
     return max(measured, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
 

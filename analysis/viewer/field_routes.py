@@ -29,7 +29,6 @@ from rollyard.records.types import Record
 
 _NAME = Field(min_length=1, max_length=500)
 MAX_VALUES = 50
-"""Maximum number of values of a facet."""
 MANY = 20
 """Numbers with more different values are shown as a histogram."""
 LISTS = ("labels", "annotators")
@@ -53,7 +52,6 @@ class Facet(Record):
     rollouts: int
     """Number of measured rollouts that the list's filters select."""
     missing: int
-    """Number of them without a value."""
     distinct: int
     values: list[FacetValue]
     """The most frequent values, at most 50; empty for numbers with many different values."""
@@ -61,7 +59,6 @@ class Facet(Record):
     median: float | None = None
     high: float | None = None
     histogram: tuple[Bin, ...] = ()
-    """For numbers."""
 
 
 class FacetQuery(Query):
@@ -89,9 +86,8 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
-    """Return how often each value of the field occurs among the rollouts that the query selects.
-
-    Raises ExpressionError if `key` is not a field, or if the query is invalid.
+    """Return how often each value of the field occurs among the rollouts that the query selects. Raises ExpressionError
+    if `key` is not a field, or if the query is invalid.
     """
     chosen = _selected(run, query, key)
     return _answered(run, ("facet", key, query), chosen, lambda: _facet(chosen.column.take(chosen.places), key))
@@ -123,7 +119,6 @@ def _facet(values: Column, key: str) -> Facet:
 
 
 def _facet_of_items(values: Column, key: str) -> Facet:
-    """Return how many rollouts have each item of a list. A rollout with several items counts for each of them."""
     lists = values.objects()
     counts = Counter(item for items in lists for item in items or ())
     return Facet(
@@ -158,7 +153,6 @@ class _Selected(NamedTuple):
     indexes: Indexes
     column: Column
     searched: float
-    """Share of the file that has been read."""
 
     @property
     def places(self) -> Ints:

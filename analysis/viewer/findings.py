@@ -32,7 +32,6 @@ class FindingsView(Record):
 
     findings: list[Finding]
     rollouts: int
-    """Number of measured rollouts that were examined."""
     examined: float
     """Share of the file that has been examined. Below 1, the page asks again. It is not 1 either while the findings do
     not cover all that has been read."""
@@ -53,16 +52,12 @@ class FoundSoFar:
 
 
 class ReadSoFar(NamedTuple):
-    """How far the index of a file has come."""
-
     generation: int
     """Changes if the file was replaced."""
     end: int
-    """Number of indexed bytes."""
     size: int
     """Number of bytes in complete lines."""
     attempts: int
-    """Number of failed attempts."""
 
 
 class RunFindings:
@@ -75,7 +70,6 @@ class RunFindings:
         self._path, self._indexed, self._run_before, self._workers = path, indexed, run_before, workers
         self._generation = -1
         self._parts: list[Signs] = []
-        """Signs of consecutive parts of the file."""
         self._reached = 0
         self._error = ""
         self._latest: ThrottledCache[FoundSoFar] = ThrottledCache()
@@ -85,7 +79,7 @@ class RunFindings:
         self._closed = False
 
     def view(self) -> FindingsView:
-        """Return what has been found, and read on. Waits a moment, so that the first view of a small file is complete."""
+        """Return what has been found, and read on. Waits a moment, which is enough for a small file."""
         found, examined = self._examined()
         return found.view(examined, self._error)
 

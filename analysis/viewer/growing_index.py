@@ -71,9 +71,7 @@ class FollowedFile:
         self.path = path
         self.snapshot: Snapshot = empty()
         self.size = 0
-        """Size of the file at the last check."""
         self.error = ""
-        """Why the file cannot be read; empty if it can."""
         self.at_end = False
         """Whether the file has been read up to its size at the last check."""
         self.generation = 0
@@ -82,7 +80,6 @@ class FollowedFile:
         self._worth_saving = worth_saving
         self._part = part
         self._unsorted: list[FilePart] = []
-        """Parts that have been read but not sorted yet."""
         self._fingerprint: FileFingerprint | None = None
         self._saved = -1
         """Number of bytes that the saved index covers; -1 before the first attempt to load it."""
@@ -130,7 +127,6 @@ class FollowedFile:
         self._paused_until = 0.0
 
     def _reset(self) -> None:
-        """Discard everything that was read, because the file was replaced."""
         self._invalidated = False
         self.snapshot = empty()
         self.generation += 1
@@ -370,9 +366,8 @@ class FileFingerprint:
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
-        """Fingerprint the file at `path`. Raises OSError if it cannot be read.
-
-        `stat` must be from before the file was read; `complete` states whether it was read to the end.
+        """Fingerprint the file at `path`. Raises OSError if it cannot be read. `stat` must be from before the file was
+        read; `complete` states whether it was read to the end.
         """
         size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
@@ -382,9 +377,8 @@ class FileFingerprint:
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def fits(self, path: Path, stat: os.stat_result) -> bool:
-        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read.
-
-        A file that was written to without growing counts as changed, because lines are only ever appended.
+        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read. A file that
+        was written to without growing counts as changed, because lines are only ever appended.
         """
         if self.unchanged(stat):
             return True
@@ -421,7 +415,6 @@ class Failed:
     agent: CategoryColumn
 
     def offsets(self, task: int, repeat: int) -> list[int]:
-        """Return where the failed attempts at a rollout begin in the file, in order."""
         found: list[int] = self.offset[(self.task == task) & (self.repeat == repeat)].tolist()
         return found
 

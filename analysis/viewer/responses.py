@@ -52,9 +52,7 @@ def problem(status: int, title: str, detail: str, instance: str = "") -> Respons
 class ViewerAccess(Protocol):
     """Decides whether a request is allowed, as all servers of Rollyard do (services/http/access.py)."""
 
-    def refusal(self, scope: Scope) -> Failure | None:
-        """Return the reason for refusing the request, or None if it is allowed."""
-        ...
+    def refusal(self, scope: Scope) -> Failure | None: ...
 
 
 class ViewerAccessMiddleware:

@@ -62,9 +62,7 @@ class StepLine(Record):
     cells: list[str]
     """A value per column, empty if the step has none."""
     rollouts: int | None
-    """Number of the run with the step's rollouts; None if there is no file."""
     evaluation: int | None
-    """Number of the run with the rollouts of the evaluation after the step."""
 
 
 class StepPage(Record):
@@ -134,9 +132,8 @@ def _columns(known: Collection[str]) -> list[str]:
 
 
 class TrainingIndex(FileIndex):
-    """A run has as many files as steps, so that they are opened only when they are looked at.
-
-    Numbers of runs follow from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
+    """A run has as many files as steps, so that they are opened only when they are looked at. Numbers of runs follow
+    from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
     """
 
     def __init__(self, root: Path, *, version: str = "", threshold: float | None = None, workers: int | None = None):

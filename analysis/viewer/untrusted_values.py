@@ -44,7 +44,6 @@ def sanitize(value: Any, depth: int = 0) -> Any:
 
 def row_at(path: Path, offset: int) -> Json:
     """Return the object on the line, or {} if the line is not an object, which can happen if the file was changed.
-
     Raises OSError if the file cannot be read.
     """
     return as_row(line_at(path, offset)) or {}

@@ -28,7 +28,7 @@ export function Series({ route, overview }) {
     ${value && html`
       ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps 0,25,50.</p>`}
       ${value.read < value.total && html`<p role="status" class="small soft"><progress max="1" value=${value.read / value.total} aria-label="Reading the files"></progress>
-        ${` reading: ${percent(value.read / value.total, 0)} of ${bytes(value.total)}${value.seconds_left === null ? '' : `, about ${seconds(value.seconds_left)} left`}; curves show the steps read so far`}</p>`}
+        ${` reading: ${percent(value.read / value.total, 0)} of ${bytes(value.total)}; curves show the steps read so far`}</p>`}
       ${value.notes.length > 0 && html`<ul class="notes">${value.notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`}
       <p class="soft small">Bands are 95% intervals, clustered by task. Click a point to open the rollouts of its step.</p>
       ${value.groups.slice(0, RESULTS).map((group) => html`<${Group} key=${group.title} group=${group} />`)}
