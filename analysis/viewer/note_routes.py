@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi import Query as Parameters
 from pydantic import Field, ValidationError
 
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import Query
 from rollyard.analysis.viewer.run_file import RunFile, row_of
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.records.errors import RunError
@@ -50,10 +48,6 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
     @router.get("/summary")
     async def summary(run: int) -> Response:
         return await json_response(lambda: notes_summary(find(run)))
-
-    @router.get("/next")
-    async def next_rollout(run: int, query: Annotated[NextQuery, Parameters()]) -> Response:
-        return await json_response(lambda: next_unlabelled(find(run), query, query.author or author))
 
     @router.post("")
     async def write(run: int, request: Request) -> Response:
@@ -247,51 +241,3 @@ def notes_summary(run: RunFile) -> NotesSummary:
         for name, count in sorted(rollouts_of.items(), key=lambda pair: (-pair[1], pair[0]))
     ]
     return NotesSummary(labels=lines, authors=by_author)
-
-
-class NextQuery(Query):
-    """Query parameters of GET /api/runs/{run}/notes/next: the present rollout, and those of the list."""
-
-    author: str = Field(default="", max_length=80)
-    """Whose labels and verdicts count; empty: those of the user who started the viewer."""
-    after_task: int | None = None
-    after_repeat: int | None = None
-    after: int | None = None
-    """Place of the present rollout in the list, which counts if its labels have removed it from the list."""
-
-
-class ListPlace(Record):
-    task: int
-    repeat: int
-    at: int
-
-
-class NextUnlabelled(Record):
-    next: ListPlace | None
-    """None if the author has labelled all rollouts of the list."""
-    left: int
-    total: int
-
-
-def next_unlabelled(run: RunFile, query: NextQuery, author: str) -> NextUnlabelled:
-    """Return the next rollout; after the end of the list, the search continues at its start. Rollouts without a row are
-    left out, because nothing can be noted about them. Raises ExpressionError.
-    """
-    listing, indexes, _ = run.select(query)
-    table = listing.table
-    by_offset = run.notes.current().by_offset
-    labelled = [
-        offset for offset, notes in by_offset.items() if author in (*(name for _, name in notes.added), *notes.judged)
-    ]
-    offsets = table.offset[indexes]
-    open_places = np.flatnonzero((offsets >= 0) & ~np.isin(offsets, labelled))
-    left, total = len(open_places), int((offsets >= 0).sum())
-    if not left:
-        return NextUnlabelled(next=None, left=0, total=total)
-    here = np.flatnonzero((table.task[indexes] == query.after_task) & (table.repeat[indexes] == query.after_repeat))
-    # A rollout that is no longer in the list has given its place to the one after it.
-    first = int(here[0]) + 1 if len(here) else query.after or 0
-    later = open_places[open_places >= first]
-    at = int(later[0] if len(later) else open_places[0])
-    place = ListPlace(task=int(table.task[indexes[at]]), repeat=int(table.repeat[indexes[at]]), at=at)
-    return NextUnlabelled(next=place, left=left, total=total)

@@ -5,7 +5,7 @@ import { count, percent } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { FilterFold, Filters, ListTools } from '../parts/listtools.js';
-import { nextShown, nextUnlabelled, useNotes } from '../parts/notestore.js';
+import { useNotes } from '../parts/notestore.js';
 import { Breadcrumbs, loading, Paging, RunSelect } from '../parts/page.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { changed, go, link, parse } from '../route.js';
@@ -59,29 +59,15 @@ export function List({ route, overview }) {
   useEffect(() => {
     if (stale || !focusOn.current) return;
     const links = list.current.querySelectorAll('tbody th a');
-    links[focusOn.current.at ?? (focusOn.current > 0 ? 0 : links.length - 1)]?.focus();
+    links[focusOn.current > 0 ? 0 : links.length - 1]?.focus();
     focusOn.current = null;
   }, [stale, page]);
   const notes = useNotes(run.run);
   const selected = () => {
     const at = [...(list.current?.querySelectorAll('tbody th a') ?? [])].indexOf(document.activeElement);
-    return at < 0 ? null : { ...page.lines[at], at: page.start + at };
+    return at < 0 ? null : page.lines[at];
   };
-  const nextRow = () => {
-    const here = selected();
-    const shown = nextShown(page?.lines ?? [], here ? here.at - page.start : -1, notes.notes, notes.author);
-    if (shown >= 0) {
-      list.current.querySelectorAll('tbody th a')[shown].focus();
-      return undefined;
-    }
-    return nextUnlabelled(notes, query, { at: start }, annotator.setMessage, (found) => {
-      const from = Math.floor(found.at / PAGE_LENGTH) * PAGE_LENGTH;
-      focusOn.current = { at: found.at - from };
-      if (from !== start) go(link(['runs', run.run], changed(query, { start: from || null })));
-      else go(link(['runs', run.run, 'tasks', found.task, found.repeat], changed(query, { start: null, at: found.at })));
-    });
-  };
-  const annotator = useAnnotator(notes, selected, nextRow);
+  const annotator = useAnnotator(notes, selected);
   useKeys({
     j: () => moveFocus(1), ArrowDown: () => moveFocus(1), k: () => moveFocus(-1), ArrowUp: () => moveFocus(-1),
     n: () => turnPage(1), p: () => turnPage(-1), '/': () => focusField(search), e: () => (expression.current ? focusField(expression) : false),

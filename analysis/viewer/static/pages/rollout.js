@@ -10,7 +10,7 @@ import { useEpisode } from '../parts/board.js';
 import { Conversation, RenderedButton } from '../parts/conversation.js';
 import { countedNames, outlineOf } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
-import { keyOf, nextUnlabelled, NONE, NUMBERED, ownLabel, useNotes, verdictText } from '../parts/notestore.js';
+import { keyOf, NONE, NUMBERED, ownLabel, useNotes, verdictText } from '../parts/notestore.js';
 import { Breadcrumbs, HeadFacts, loading } from '../parts/page.js';
 import { Facts, Raw } from '../parts/parsed.js';
 import { parseToken, piecesOfConversation, placeOf } from '../parts/tokenpieces.js';
@@ -31,9 +31,7 @@ export function Rollout({ route, overview }) {
     u: () => go(neighbours.list),
   });
   const notes = useNotes(run);
-  const here = { task: Number(task), repeat: Number(repeat), at: Number.parseInt(route.query.get('at') ?? '', 10) };
-  const annotator = useAnnotator(notes, () => (rollout && !stale ? here : null), () => nextUnlabelled(notes, changed(route.query, { at: null }), here,
-    annotator.setMessage, (found) => go(link(['runs', run, 'tasks', found.task, found.repeat], changed(route.query, { at: found.at })))));
+  const annotator = useAnnotator(notes, () => (rollout && !stale ? { task: Number(task), repeat: Number(repeat) } : null));
   const file = html`<${Name} value=${runOf(overview, run).name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
@@ -186,7 +184,6 @@ function NotesPanel({ annotator, line }) {
       <span class="row used" role="group" aria-label="Labels used most">${(store.view?.labels ?? []).slice(0, NUMBERED).map(({ label }, i) => html`
         <button key=${label} class="quiet" aria-pressed=${ownLabel(notes, label, store.author) ? 'true' : 'false'} title=${`${i + 1}`}
           onClick=${() => annotator.toggle(line, label)}><kbd>${i + 1}</kbd> <${Name} value=${label} /></button>`)}</span>
-      <button class="quiet" title="Next rollout that you have not labelled (.)" onClick=${annotator.next}>Next unlabelled</button>
       ${store.written.length > 0 && html`<button class="quiet" title="Undo (z)" onClick=${annotator.undo}>Undo</button>`}
       <label class="small soft author">as <input type="text" aria-label="Your name" maxlength="80" size="8" value=${store.author}
         onChange=${(event) => store.rename(event.target.value)} /></label>

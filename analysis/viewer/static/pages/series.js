@@ -1,7 +1,7 @@
 /** A series of checkpoints: curves with intervals, tasks by steps, and the way to what changed between two steps. */
 import { html, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { bytes, count, percent, seconds, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
+import { bytes, count, percent, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
 import { Breadcrumbs, loading, Notice, Paging } from '../parts/page.js';
 import { changed, go, link } from '../route.js';

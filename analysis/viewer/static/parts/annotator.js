@@ -10,9 +10,8 @@ const SHOWN_MS = 8000;
 const TITLES = { label: 'Label', note: 'Note', verdict: 'Verdict' };
 
 /** What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
- * @param {any} store that of `useNotes` @param {() => {task: number, repeat: number} | null} target the rollout that keys are about
- * @param {() => void} next goes to the next rollout without a label of this author */
-export function useAnnotator(store, target, next) {
+ * @param {any} store that of `useNotes` @param {() => {task: number, repeat: number} | null} target the rollout that keys are about */
+export function useAnnotator(store, target) {
   const [open, setOpen] = useState(null);
   const [message, setMessage] = useState('');
   const attempts = useRef(0);
@@ -45,7 +44,7 @@ export function useAnnotator(store, target, next) {
     return line ? `Undone at task ${line.task}, repeat ${line.repeat}` : 'Nothing to undo: this tab has written nothing.';
   });
   const toggle = (line, label) => write(line, toggled(store.notes.get(keyOf(line)) ?? NONE, label, store.author));
-  const keys = { l: start('label'), w: start('note'), v: start('verdict'), c: judge('correct'), x: judge('wrong'), z: undo, '.': next };
+  const keys = { l: start('label'), w: start('note'), v: start('verdict'), c: judge('correct'), x: judge('wrong'), z: undo };
   for (let number = 1; number <= NUMBERED; number += 1) {
     keys[number] = withTarget((line) => {
       const label = store.view?.labels[number - 1]?.label;
@@ -54,7 +53,7 @@ export function useAnnotator(store, target, next) {
     });
   }
   useKeys(IS_EXPORT ? {} : keys);
-  return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, next, store };
+  return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, store };
 }
 
 function done(record) {

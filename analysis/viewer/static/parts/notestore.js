@@ -1,7 +1,6 @@
 /** The notes of a run: loaded, polled for what others write, and written. All components of a page share one poll. */
 import { useEffect, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT, loadJson, postJson } from '../data.js';
-import { changed } from '../route.js';
 import { keep, kept } from '../storage.js';
 
 const POLL_MS = 4000;
@@ -116,21 +115,6 @@ export function useNotes(run) {
   return store;
 }
 
-/** @param {any} store that of `useNotes` @param {URLSearchParams} query the list's
- * @param {{task?: number, repeat?: number, at?: number}} here the present rollout, and its place in the list
- * @param {(message: string) => void} say @param {(found: {task: number, repeat: number, at: number}) => void} goTo */
-export async function nextUnlabelled(store, query, here, say, goTo) {
-  const place = { after_task: here.task ?? null, after_repeat: here.repeat ?? null, after: Number.isFinite(here.at) ? here.at : null };
-  const request = changed(query, { ...place, author: store.author, facet: null, start: null, columns: null, match: null });
-  try {
-    const found = await loadJson(`runs/${store.run}/notes/next?${request}`);
-    say(found.next ? `${found.left} of ${found.total} not labelled yet` : `You have labelled all ${found.total} rollouts of this list.`);
-    if (found.next) goTo(found.next);
-  } catch (error) {
-    say(error.message);
-  }
-}
-
 /** The most used labels that have a key: 1 to 9. */
 export const NUMBERED = 9;
 /** What applies to a rollout without notes. */
@@ -157,14 +141,6 @@ export function labelsOf(notes) {
 
 /** The verdict that counts: the last one of anyone, or null. */
 export const overrideOf = (notes) => notes.verdicts.at(-1) ?? null;
-
-export const isLabelledBy = (notes, author) => [...notes.labels, ...notes.verdicts].some((one) => one.author === author);
-
-/** The index of the next of the shown rollouts that the author has not labelled, or -1. Failed ones are left out, because most of them have
- * no row. The page may show rollouts that their new labels have removed from the list. */
-export function nextShown(lines, after, notes, author) {
-  return lines.findIndex((line, at) => at > after && line.outcome !== 'failed' && !isLabelledBy(notes.get(keyOf(line)) ?? NONE, author));
-}
 
 export function ownLabel(notes, label, author) {
   return notes.labels.find((one) => one.label === label && one.author === author) ?? null;

@@ -207,22 +207,3 @@ async def test_the_summary_has_labels_and_authors(path: Path, client: httpx.Asyn
     assert found["labels"] == [{"label": "loop", "rollouts": 1, "authors": ["ann"], "measured": 1, "solved": 1}]
     authors = [(one["author"], one["rollouts"], one["verdicts"], one["notes"]) for one in found["authors"]]
     assert authors == [("ann", 4, 3, 1), ("bob", 2, 2, 0)]
-
-
-@pytest.mark.parametrize(
-    ("here", "query", "found"),
-    [
-        ((0, 0), {"sort": "task"}, (1, 0, 2)),
-        ((0, 0), {"author": "bob"}, (0, 1, 1)),
-        ((2, 1), {}, (0, 0, 0)),
-        ((0, 1), {"after": 1, "where": '"me" not in annotators'}, (1, 0, 1)),
-    ],
-    ids=["of the user", "of another author", "from the end", "no longer in the list"],
-)
-async def test_the_next_rollout_is_the_first_that_the_author_has_not_labelled(
-    path: Path, client: httpx.AsyncClient, here: tuple[int, int], query: dict[str, Any], found: tuple[int, int, int]
-) -> None:
-    write_notes(path, record(ROWS[1], "label", "me", label="a"), record(ROWS[2], "label", "bob", label="a"))
-    view = await get(client, "notes/next", after_task=here[0], after_repeat=here[1], **query)
-    assert tuple(view["next"].values()) == found
-    assert (view["left"], view["total"]) == ((5, 5) if "where" in query else (5, 6))
