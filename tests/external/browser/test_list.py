@@ -1,14 +1,15 @@
-"""The list of rollouts: filters, sorting, search and keyboard; its state is in the address."""
+"""The list of rollouts: filters, sorting, search and keyboard; its state is in the address; the exported page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.external.browser.browser_tab import COUNT, Open
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import Started
+from tests.external.browser.viewer import Started, exported
 from tests.support.stacks import read_rows
 
 ROWS = "table.wide tbody tr.link"
@@ -76,3 +77,39 @@ def test_an_open_list_follows_a_file_that_another_program_changes(
         file.write(b"".join(lines[6:10]))
     expect(tab.find(ROWS)).to_have_count(10)
     expect(tab.find(COUNT)).to_contain_text("10 rollouts")
+
+
+SEARCH = "#/runs/0?q=solve+this+sokoban"
+
+
+@pytest.fixture(scope="module")
+def export(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("export") / "page.html"
+    return exported([recordings.played, recordings.again], out).as_uri()
+
+
+def test_it_searches_and_opens_the_next_rollout_and_a_comparison_without_a_server(open_tab: Open, export: str) -> None:
+    tab = open_tab(SEARCH, at=export)
+    assert tab.find(ROWS).count() > 1
+    assert tab.go("#/runs/0?q=nobody-says-this").find(ROWS).count() == 0
+    tab.go("#/runs/0/tasks/0/0")
+    tab.page.keyboard.press("]")
+    expect(tab.find("main h1")).to_have_text("Task 0 repeat 1")
+    tab.go("#/compare/0/1")
+    tab.find("tbody a").first.click()
+    tab.find(".side-by-side").wait_for()
+
+
+def test_a_search_in_an_export_shows_how_many_rollouts_are_missing(
+    open_tab: Open, recordings: Recordings, tmp_path: Path
+) -> None:
+    page = exported([recordings.played], tmp_path / "part.html", "+export_limit=10").as_uri()
+    status = open_tab(SEARCH, at=page).find(COUNT)
+    for text in ("10 rollouts in this file", "other 38 rollouts"):
+        expect(status).to_contain_text(text)
+
+
+def test_attacks_are_harmless_in_an_exported_page(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    page = exported([recordings.attacks], tmp_path / "attacks.html").as_uri()
+    for place in ("#/", "#/runs/0", "#/runs/0/tasks/4/0"):
+        assert "Rollyard" in open_tab(place, at=page).page.title()
