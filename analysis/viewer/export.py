@@ -92,7 +92,7 @@ def export(
     if len(file_index.runs) > 1:
         compared = RunDifferences(file_index.find).of(0, 1)
         data["comparison"] = compared.page((0, 1), "task", 0, _MAX_TASKS)
-        if (tasks := len(compared.tasks[0])) > _MAX_TASKS:
+        if (tasks := len(compared.first.task)) > _MAX_TASKS:
             omitted.append(f"The comparison contains the first {_MAX_TASKS:,} of {tasks:,} tasks.")
     return single_page(orjson.dumps(data, default=lambda one: one.model_dump()), " ".join(filter(None, omitted)))
 

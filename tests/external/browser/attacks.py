@@ -65,7 +65,7 @@ def _row(number: int, text: str) -> Json:
 
 
 def _shapes(number: int) -> Json:
-    output = [None, 1, "x", [], {"type": None}, {"type": "message", "content": [[[]]]}]
+    output: list[Any] = [None, 1, "x", [], {"type": None}, {"type": "message", "content": [[[]]]}]
     row = _keys(number, [{"role": ["x"], "content": {"text": 5}}, 7, None], output)
     return {**row, "finish_reason": {"a": ["<b>"]}, "agent_ref": ["<i>"], "timings": "never"}
 

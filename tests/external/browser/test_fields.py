@@ -18,8 +18,11 @@ ROWS = "table.wide tbody tr"
 def graded(task: int, repeat: int) -> Json:
     """A rollout of a task whose first repeat is solved; odd tasks are hard."""
     solved = repeat == 0
-    answers = {"expected_answer": f"gold {task}", "extracted_answer": f"gold {task}" if solved else None}
-    parts = {"reward_components": {"correct": float(solved), "format": 0.5}, "level": "hard" if task % 2 else "easy"}
+    answers: Json = {"expected_answer": f"gold {task}", "extracted_answer": f"gold {task}" if solved else None}
+    parts: Json = {
+        "reward_components": {"correct": float(solved), "format": 0.5},
+        "level": "hard" if task % 2 else "easy",
+    }
     reason = "equal" if solved else "no answer in a box"
     return row(task, repeat, float(solved), success=solved, reason=reason, **answers, **parts)
 

@@ -51,7 +51,7 @@ def test_an_invalid_address_of_an_episode_does_not_break_the_page(open_tab: Open
 
 def test_an_episode_is_followed_to_its_finished_rollout(viewer: Started, open_tab: Open, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
-    command = [BIN / "ng_collect_rollouts", *STARTED, f"+output_jsonl_fpath={output}"]
+    command = [str(BIN / "ng_collect_rollouts"), *STARTED, f"+output_jsonl_fpath={output}"]
     with running_stack(tmp_path, SLOW):
         collecting = subprocess.Popen(command, cwd=tmp_path, env=command_environ(), stdout=subprocess.DEVNULL)
         eventually("the output exists", output.exists)

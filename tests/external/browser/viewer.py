@@ -38,7 +38,7 @@ def viewing(paths: Sequence[Path], cwd: Path, *more: str) -> Iterator[str]:
 def installed_viewer(path: Path) -> Iterator[str]:
     """The URL of a viewer of a file, started like from a shell: by the installed program."""
     with tempfile.TemporaryFile() as output:
-        command = [BIN / "ng_viewer", path, "+port=0"]
+        command = [str(BIN / "ng_viewer"), str(path), "+port=0"]
         process = subprocess.Popen(command, cwd=path.parent, env=command_environ(), stdout=output)
         try:
             yield eventually("the address", lambda: _first_line(output.fileno()))

@@ -10,6 +10,7 @@ import pytest
 
 from rollyard.analysis.viewer.export import export
 from rollyard.analysis.viewer.live import MAX_MOMENTS, RunHistory
+from rollyard.records.types import Json
 from rollyard.services.head.run_snapshot import RunSnapshot
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import random_rows, row, write, write_failures
@@ -21,7 +22,10 @@ def varied_run(tmp_path: Path) -> Path:
     """Rewards on and next to the edges of histogram bars (sums with rounding errors), several agents, failures."""
     rounding, rows = 0.3 - 0.1 - 0.2, []
     for task, repeat in itertools.product(range(80), range(2)):
-        more = {"agent_ref": {"name": f"agent & co {repeat % 2}"}, "finish_reason": ["answered", "<b>&x=1"][task % 2]}
+        more: Json = {
+            "agent_ref": {"name": f"agent & co {repeat % 2}"},
+            "finish_reason": ["answered", "<b>&x=1"][task % 2],
+        }
         rows.append(row(task, repeat, 0.1 * (task + repeat) + rounding, **more))
     path = write(tmp_path / "many.jsonl", rows)
     write_failures(path, [(900, 0, "time out"), (901, 0, "time out")])

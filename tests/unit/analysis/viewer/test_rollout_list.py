@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rollyard.analysis.viewer.api_records import RolloutLine
 from rollyard.analysis.viewer.rollout_list import SORTS, Query, page_start
 from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.records.types import Json
 from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.analysis.viewer.opened_runs import open_index
 
@@ -21,7 +22,7 @@ from tests.unit.analysis.viewer.opened_runs import open_index
 def listing(tmp_path_factory: pytest.TempPathFactory) -> RunFile:
     """Measured, masked and abandoned rollouts of two agents."""
     path = tmp_path_factory.mktemp("listing") / "x.jsonl"
-    other = {"agent_ref": {"name": "other"}}
+    other: Json = {"agent_ref": {"name": "other"}}
     rows = [row(20, 0, None), row(20, 1, 3.0, mask_sample=True, **other), row(21, 0, 2.5, calls=3, **other)]
     write(path, [*random_rows(12, 5), *rows])
     write_failures(path, [(0, 0, "timeout"), (22, 3, "unreachable"), (22, 3, "timeout")])
