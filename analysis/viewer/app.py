@@ -94,10 +94,7 @@ class Viewer:
 
 
 def viewer_app(
-    file_index: FileIndex,
-    replays: Replays,
-    routers: tuple[APIRouter, ...] = (),
-    decoder: TokenDecoder | None = None,
+    file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = (), decoder: TokenDecoder | None = None
 ) -> FastAPI:
     """Build the app that serves `file_index`. `routers` contains additional routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
@@ -165,7 +162,7 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
     async def raw(run: int, task: int, repeat: int) -> Response:
         run_file = run_of(run)
         table = run_file.table
-        line = await run_in_threadpool(lambda: row_line(run_file, table, index_of(table, task, repeat)))
+        line, _ = await run_in_threadpool(lambda: row_line(run_file, table, index_of(table, task, repeat)))
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
         return json_body(line)

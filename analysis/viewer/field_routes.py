@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
@@ -20,7 +20,7 @@ from rollyard.analysis.metrics.profile_records import Bin
 from rollyard.analysis.viewer.caches import Identity
 from rollyard.analysis.viewer.fields import shortened
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import Indexes, Listing, Query
+from rollyard.analysis.viewer.rollout_list import Query
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.expression_parser import MAX_LENGTH, parse_field
@@ -86,11 +86,20 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
-    """Return how often each value of the field occurs among the rollouts that the query selects. Raises ExpressionError
-    if `key` is not a field, or if the query is invalid.
+    """Return how often each value of the field occurs among the rollouts that the query selects; of fewer rows than have
+    been read, while the file is being read. Raises ExpressionError if `key` is not a field, or the query invalid.
     """
-    chosen = _selected(run, query, key)
-    return _answered(run, ("facet", key, query), chosen, lambda: _facet(chosen.column.take(chosen.places), key))
+    listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
+    column, read = run.fields.values.named(listing.columns, run.listed, key)
+    searched = min(searched, read)
+
+    def make() -> Facet:
+        places = listing.places[np.sort(indexes)]
+        return _facet(column.take(places[places >= 0]), key)
+
+    version = Identity(column), Identity(indexes)
+    kept: Facet = run.fields.answers.get(("facet", key, query), version, make, final=searched >= 1)
+    return kept.model_copy(update={"searched": searched})
 
 
 def _facet(values: Column, key: str) -> Facet:
@@ -144,33 +153,6 @@ def condition(key: str, value: Any) -> str:
         literal = "null" if value is None else orjson.dumps(value).decode()
     text = f"{parse_field(key)} == {literal}"
     return text if len(text) <= MAX_LENGTH // 2 else ""
-
-
-class _Selected(NamedTuple):
-    """A field's values over all measured rollouts, and which of them the query selects."""
-
-    listing: Listing
-    indexes: Indexes
-    column: Column
-    searched: float
-
-    @property
-    def places(self) -> Ints:
-        places = self.listing.places[np.sort(self.indexes)]
-        return places[places >= 0]
-
-
-def _selected(run: RunFile, query: Query, name: str) -> _Selected:
-    listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
-    values, read = run.fields.values.named(listing.columns, run.listed, name)
-    return _Selected(listing, indexes, values, min(searched, read))
-
-
-def _answered(run: RunFile, key: Hashable, chosen: _Selected, make: Callable[[], Facet]) -> Facet:
-    """Return the answer, which may be based on fewer rows than have been read while the file is being read."""
-    version = Identity(chosen.column), Identity(chosen.indexes)
-    kept: Facet = run.fields.answers.get(key, version, make, final=chosen.searched >= 1)
-    return kept.model_copy(update={"searched": chosen.searched})
 
 
 def _coded(values: Column) -> tuple[Ints, list[Any]]:

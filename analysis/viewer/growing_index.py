@@ -42,9 +42,9 @@ from rollyard.analysis.metrics.columns import (
 )
 from rollyard.analysis.metrics.load import PART, FilePart, has_task_index, read_parts
 from rollyard.analysis.viewer.api_records import Attempt
-from rollyard.analysis.viewer.untrusted_values import row_at
+from rollyard.analysis.viewer.untrusted_values import as_row
 from rollyard.records.json_values import mapping, number, text_of, whole_number
-from rollyard.records.jsonl import Lines, iter_jsonl, skip
+from rollyard.records.jsonl import Lines, iter_jsonl, line_at, skip
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 
@@ -465,7 +465,8 @@ class AttemptFile:
         return [attempt_of(self.row(offset)) for offset in self.failed.offsets(task, repeat)]
 
     def row(self, offset: int) -> Json:
-        return row_at(self.path, offset)
+        """Return the row at an offset; empty if it is no object, because the file was changed."""
+        return as_row(line_at(self.path, offset)) or {}
 
     def _reset(self) -> None:
         self._ints = array("q")

@@ -18,15 +18,7 @@ from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RunFile, row_of
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.records.errors import RunError
-from rollyard.records.note_records import (
-    MAX_TEXT,
-    Name,
-    RolloutNotes,
-    Verdict,
-    new_record,
-    ref_of,
-    what_is_wrong,
-)
+from rollyard.records.note_records import MAX_TEXT, Name, RolloutNotes, Verdict, new_record, ref_of, what_is_wrong
 from rollyard.records.types import Json, Record
 
 MAX_BODY = 256 << 10

@@ -250,23 +250,22 @@ def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -
 def _lost(columns: Columns) -> RolloutTable:
     """Return the rows without a reward, with each rollout's last row first."""
     lost = columns.unmeasured
-    numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
     kind, agent = (CategoryColumn(column.codes[::-1], column.names) for column in (lost.kind, lost.agent))
-    return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
+    numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
+    return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], kind, agent, *numbers)
 
 
 def _failed_attempts(failed: Failed) -> RolloutTable:
     """Return the failed attempts, with each rollout's last attempt first."""
     last = failed.take(slice(None, None, -1))
-    missing, no_row = np.full(len(last.task), np.nan), np.full(len(last.task), NO_ROW)
-    return _failed(last.task, last.repeat, no_row, [missing] * len(_NUMBERS), last.kind, last.agent)
+    return _failed(last.task, last.repeat, np.full(len(last.task), NO_ROW), last.kind, last.agent)
 
 
 def _failed(
-    task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: CategoryColumn, agent: CategoryColumn
+    task: Ints, repeat: Ints, offset: Ints, kind: CategoryColumn, agent: CategoryColumn, *numbers: Floats
 ) -> RolloutTable:
     missing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
-    calls, turns, tokens, seconds = numbers
+    calls, turns, tokens, seconds = numbers or [missing] * len(_NUMBERS)
     return RolloutTable(task, repeat, offset, measured, missing, missing, calls, turns, tokens, seconds, kind, agent)
 
 

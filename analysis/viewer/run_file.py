@@ -154,11 +154,6 @@ class RunFile:
         offsets, places = listing.table.offset[indexes], listing.places[indexes]
         return self.fields.cells(listing.columns, offsets.tolist(), places.tolist(), names)
 
-    def line(self, table: RolloutTable, index: int) -> bytes | None:
-        """Return a rollout's raw row; None if it has no row. Raises OSError if the file cannot be read."""
-        offset = int(table.offset[index])
-        return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
-
     def numbers(self) -> tuple[int, Run]:
         """Return the metrics, preceded by the number of bytes they cover. They may be slightly stale."""
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
@@ -260,29 +255,24 @@ def token_charts(events: Sequence[Event]) -> list[Chart]:
     return [] if chart is None else [chart]
 
 
-def row_line(run: RunFile, table: RolloutTable, index: int) -> bytes:
-    """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
+def row_line(run: RunFile, table: RolloutTable, index: int) -> tuple[bytes, RolloutRow | None]:
+    """Return the line of the rollout at `index` and its row; nothing if it has none. Raises OSError or RowChanged, as
     `rollout_view` does.
     """
-    line = run.line(table, index)
-    if line is not None:
-        _validated(run, table, index, as_row(line))
-    return line or b""
-
-
-def row_of(run: RunFile, table: RolloutTable, index: int) -> RolloutRow | None:
-    """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
-    line = run.line(table, index)
-    return None if line is None else _validated(run, table, index, as_row(line))
-
-
-def _validated(run: RunFile, table: RolloutTable, index: int, row: Json | None) -> RolloutRow:
-    key = int(table.task[index]), int(table.repeat[index])
+    offset = int(table.offset[index])
+    if offset == NO_ROW:
+        return b"", None
+    line = line_at(run.path, offset).rstrip(b"\r\n")
+    row, key = as_row(line), (int(table.task[index]), int(table.repeat[index]))
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.has_task_index and found != key):
         run.file.invalidate()
         raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
-    return cast(RolloutRow, row)
+    return line, cast(RolloutRow, row)
+
+
+def row_of(run: RunFile, table: RolloutTable, index: int) -> RolloutRow | None:
+    return row_line(run, table, index)[1]
 
 
 def _key(table: RolloutTable, index: int) -> tuple[int, int] | None:

@@ -175,7 +175,9 @@ def series_router(index: FileIndex, source: SeriesSource, reader: StepReader) ->
         values: list[Value] = ["solve_rate", "reward"] if series.has_solved else ["reward"]
         shown = value if value in values else values[0]
         numbers = series.solve_rate if shown == SOLVE_RATE else series.mean
-        low, high = value_range(shown, numbers)
+        low, high = 0.0, 1.0
+        if shown != SOLVE_RATE and not np.isnan(numbers).all():
+            low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
         order = series.order(sort, numbers)[start : start + limit]
         return TaskMap(
             columns=_steps(columns, found),
@@ -247,13 +249,6 @@ def map_row(series: TaskSeries, values: Floats, row: int) -> MapRow:
     first, last = ends(values[row : row + 1])
     change = float(last[0] - first[0])
     return MapRow(task=int(series.label[row]), cells=cells, change=None if np.isnan(change) else change)
-
-
-def value_range(value: str, values: Floats) -> tuple[float, float]:
-    """Return the range of the colours: 0 to 1 for solve rates, the lowest to the highest mean reward."""
-    if value == SOLVE_RATE or np.isnan(values).all():
-        return 0.0, 1.0
-    return float(np.nanmin(values)), float(np.nanmax(values))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rollyard.analysis.viewer.untrusted_values import sanitize, shortened_values
 from rollyard.records.errors import OperatorError
 from rollyard.records.json_values import mapping
 from rollyard.records.optional import EXTRAS, install_command, missing
-from rollyard.records.tokens import ModelCall, alternatives_of, ids_of, model_call
+from rollyard.records.tokens import alternatives_of, ids_of, model_call
 from rollyard.records.types import Json
 
 REPLACEMENT = "\ufffd"
@@ -38,22 +38,18 @@ def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> 
     if call is None:
         return None
     trace = mapping(call.trace)
+    alternatives = [[(sanitize(text), value) for text, value in alternatives_of(entry)] for entry in call.entries]
     return Tokens(
         prompt=(ids_of(item.get("prompt_token_ids")) or []) if call.ids else [],
         generated=call.ids,
         log_probs=call.log_probs,
         texts=joined_texts(call.texts, written),
-        alternatives=_alternatives(call),
+        alternatives=alternatives if any(alternatives) else [],
         trained=trained,
         trace=shortened_values({key: trace[key] for key in trace if key != "texts"})
         if isinstance(call.trace, dict) and call.ids
         else None,
     )
-
-
-def _alternatives(call: ModelCall) -> list[list[tuple[str, float]]]:
-    found = [[(sanitize(text), value) for text, value in alternatives_of(entry)] for entry in call.entries]
-    return found if any(found) else []
 
 
 def joined_texts(texts: list[str], written: Sequence[str]) -> list[str]:

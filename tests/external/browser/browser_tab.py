@@ -22,10 +22,7 @@ _NOT_TESTED = (
     *("GlobalMediaControls", "HttpsUpgrades", "LensOverlay", "MediaRouter", "PaintHolding"),
     *("ThirdPartyStoragePartitioning", "BlockOriginHeaderModificationOnRedirect", "Translate", "OptimizationHints"),
 )
-_FLAGS = [
-    *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
-    f"--disable-features={','.join(_NOT_TESTED)}",
-]
+_FLAGS = [*("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"), f"--disable-features={','.join(_NOT_TESTED)}"]
 DEADLINE_MS = 1000 * deadline_s()
 NOWHERE = "#/nowhere"
 COUNT = "main [role=status]:not(.notemessage)"

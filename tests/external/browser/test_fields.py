@@ -44,8 +44,7 @@ def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_
 
 
 @pytest.mark.parametrize(
-    ("expected", "extracted"),
-    [(12345678, 12345679), (3.14159, 3.14163), (2**53 + 1, 2**53), ("42", "42 "), ("", 0)],
+    ("expected", "extracted"), [(12345678, 12345679), (3.14159, 3.14163), (2**53 + 1, 2**53), ("42", "42 "), ("", 0)]
 )
 def test_different_answers_never_look_the_same(
     viewer: Started, tmp_path: Path, open_tab: Open, expected: object, extracted: object

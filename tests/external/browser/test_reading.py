@@ -11,14 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab
-from tests.external.browser.reading_rows import (
-    ANSWER,
-    TURNS,
-    drawn_messages,
-    drawn_rows,
-    reading_rows,
-    searched_rows,
-)
+from tests.external.browser.reading_rows import ANSWER, TURNS, drawn_messages, drawn_rows, reading_rows, searched_rows
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import Started
 from tests.support.rollout_files import write

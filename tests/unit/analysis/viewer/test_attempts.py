@@ -66,7 +66,7 @@ async def test_a_gap_is_shown_in_its_place_and_later_turns_keep_their_numbers(tm
     record = partial(output, stage="model", turn=10, omitted={"items": 14, "after": 3})
     events = (await get_json(client_of(tmp_path, failed(1, 0, partial=record)), f"{ATTEMPTS}/1/0/0"))["events"]
     assert [(event["speaker"], event["turn"]) for event in events] == [
-        *(("user", 0), ("call", 1), ("result", 1), ("other", 1), ("call", 9), ("result", 9), ("failure", 10)),
+        *(("user", 0), ("call", 1), ("result", 1), ("other", 1), ("call", 9), ("result", 9), ("failure", 10))
     ]
     assert events[3]["text"] == "14 items"
 

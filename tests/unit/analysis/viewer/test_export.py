@@ -41,7 +41,7 @@ def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tm
     page = export(file_index, no_replay).decode()
     data = embedded(page)
     assert set(data) == {
-        *("overview", "profiles", "findings", "notes", "pages", "stories", "attempts", "comparison", "view"),
+        *("overview", "profiles", "findings", "notes", "pages", "stories", "attempts", "comparison", "view")
     }
     assert data["profiles"]["1"]["profile"] == file_index.runs[1].numbers()[1].profile.model_dump(mode="json")
     assert data["pages"]["0"]["total"] == len(data["pages"]["0"]["lines"]) == 6

@@ -31,7 +31,7 @@ RECORD = {
     "log_ratio_counts": [1, 5, 0],
     "sample": [pair(0), pair(1), pair(1, trainer=None, index=7), pair(1, engine=None, index=8)],
     "largest": [
-        *(pair(2, trainer=-9.0, clipped=True), {"task": "no"}, pair(0, task=77), pair(1, trainer=None, index=7)),
+        *(pair(2, trainer=-9.0, clipped=True), {"task": "no"}, pair(0, task=77), pair(1, trainer=None, index=7))
     ],
 }
 
