@@ -33,7 +33,6 @@ MANY = 20
 """Numbers with more different values are shown as a histogram."""
 LISTS = ("labels", "annotators")
 """Fields of notes whose values are lists of short texts."""
-SORTS = ("value", "rollouts", "reward", "solved")
 
 
 class FacetValue(Record):
@@ -86,8 +85,8 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
-    """Return how often each value of the field occurs among the rollouts that the query selects; of fewer rows than have
-    been read, while the file is being read. Raises ExpressionError if `key` is not a field, or the query invalid.
+    """Return how often each value of the field occurs among the rollouts that the query selects. Raises ExpressionError
+    if `key` is not a field, or if the query is invalid.
     """
     listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
     column, read = run.fields.values.named(listing.columns, run.listed, key)

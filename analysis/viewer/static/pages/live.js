@@ -61,17 +61,15 @@ function ActiveEpisodes({ waiting, episodes, total }) {
   </section>`;
 }
 
-function Servers({ servers }) {
-  return html`<section class="block" aria-label="Servers"><h2>Servers</h2>
-    <${Table} label="Servers" names=${['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up']} left=${['name']} wide
-      rows=${servers.map((one) => [
-        html`<${Name} value=${one.process_name} />`,
-        html`<td class=${`words ${one.ready ? 'good' : 'bad'}`}>${one.ready ? 'ready' : one.status}${one.phase && html`: <${Name} value=${one.phase} />`}</td>`,
-        one.requests_per_s.toFixed(1), count(one.requests), count(one.in_flight), count(one.sessions),
-        html`<td class=${one.restarts > 0 ? 'bad' : ''}>${count(one.restarts)}</td>`, seconds(one.uptime_seconds),
-      ])} />
-  </section>`;
-}
+const Servers = ({ servers }) => html`<section class="block" aria-label="Servers"><h2>Servers</h2>
+  <${Table} label="Servers" names=${['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up']} left=${['name']} wide
+    rows=${servers.map((one) => [
+      html`<${Name} value=${one.process_name} />`,
+      html`<td class=${`words ${one.ready ? 'good' : 'bad'}`}>${one.ready ? 'ready' : one.status}${one.phase && html`: <${Name} value=${one.phase} />`}</td>`,
+      one.requests_per_s.toFixed(1), count(one.requests), count(one.in_flight), count(one.sessions),
+      html`<td class=${one.restarts > 0 ? 'bad' : ''}>${count(one.restarts)}</td>`, seconds(one.uptime_seconds),
+    ])} />
+</section>`;
 
 function RecentFailures({ collections, overview }) {
   const rows = collections.flatMap(({ output, failures }) => failures.map((row) => ({ row, run: runOfOutput(overview, output) })));

@@ -55,9 +55,7 @@ function Labels({ run, labels }) {
         html`<${Name} value=${one.authors.join(', ')} />`])} /></section>`;
 }
 
-function Authors({ run, authors }) {
-  return html`<section class="block"><h2>Authors</h2>
-    <${Table} label="Authors and what they wrote" names=${['author', 'rollouts', 'labels', 'verdicts', 'notes']} left=${['author']}
-      rows=${authors.map((one) => [html`<${Having} run=${run} text=${one.author} field="annotators" />`,
-        ...['rollouts', 'labels', 'verdicts', 'notes'].map((name) => count(one[name]))])} /></section>`;
-}
+const Authors = ({ run, authors }) => html`<section class="block"><h2>Authors</h2>
+  <${Table} label="Authors and what they wrote" names=${['author', 'rollouts', 'labels', 'verdicts', 'notes']} left=${['author']}
+    rows=${authors.map((one) => [html`<${Having} run=${run} text=${one.author} field="annotators" />`,
+      ...['rollouts', 'labels', 'verdicts', 'notes'].map((name) => count(one[name]))])} /></section>`;

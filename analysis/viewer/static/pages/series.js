@@ -36,10 +36,8 @@ export function Series({ route, overview }) {
       ${value.groups.slice(RESULTS).map((group) => html`<${Group} key=${group.title} group=${group} />`)}`}`;
 }
 
-function Group({ group }) {
-  return html`<section class="block" aria-label=${group.title}><h2>${group.title}</h2>
-    <div class="charts curves">${group.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>`;
-}
+const Group = ({ group }) => html`<section class="block" aria-label=${group.title}><h2>${group.title}</h2>
+  <div class="charts curves">${group.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>`;
 
 function Tasks({ value, query, path, set, version }) {
   const { steps } = value;
@@ -91,10 +89,8 @@ function TaskMap({ query, path, of, range, version }) {
 
 const formatOf = (map) => (map.value === 'solve_rate' ? (value) => percent(value, 0) : plain);
 
-function Scale({ low, high, format }) {
-  return html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}
-    ${Array.from({ length: SHADES }, (_, shade) => html`<span class=${`shade shade-${shade}`}></span>`)} ${format(high)}</span>`;
-}
+const Scale = ({ low, high, format }) => html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}
+  ${Array.from({ length: SHADES }, (_, shade) => html`<span class=${`shade shade-${shade}`}></span>`)} ${format(high)}</span>`;
 
 function Cells({ map }) {
   const table = useRef(null);

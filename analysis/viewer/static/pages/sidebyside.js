@@ -148,12 +148,10 @@ function pairs(own, other) {
   return own.map((event) => [event, of(other, event.speaker)[of(own, event.speaker).indexOf(event)] ?? null]);
 }
 
-function Side({ name, side, events }) {
-  return html`<div class="side ${side}" role="group" aria-label=${name}>
-    <p class="small soft narrow-only">${name}</p>
-    ${events.length ? events.map(([event, other]) => html`<${ComparedMessage} event=${event} other=${other} side=${side} />`) : html`<p class="soft">–</p>`}
-  </div>`;
-}
+const Side = ({ name, side, events }) => html`<div class="side ${side}" role="group" aria-label=${name}>
+  <p class="small soft narrow-only">${name}</p>
+  ${events.length ? events.map(([event, other]) => html`<${ComparedMessage} event=${event} other=${other} side=${side} />`) : html`<p class="soft">–</p>`}
+</div>`;
 
 function ComparedMessage({ event, other = null, side = 'first' }) {
   const tool = event.speaker === 'call' || event.speaker === 'result';

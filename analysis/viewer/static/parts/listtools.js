@@ -169,12 +169,10 @@ function Field({ label, value, change, type = 'text', inputRef, ...others }) {
     }} />`;
 }
 
-function Choice({ label, value, change, options }) {
-  return html`<label>${label}<select onChange=${(event) => change(event.target.value)}>
-    <option value="" selected=${!value}>any</option>
-    ${options.map(([key, label]) => html`<option value=${key} selected=${key === value}>${escapeInvisible(label)}</option>`)}
-  </select></label>`;
-}
+const Choice = ({ label, value, change, options }) => html`<label>${label}<select onChange=${(event) => change(event.target.value)}>
+  <option value="" selected=${!value}>any</option>
+  ${options.map(([key, label]) => html`<option value=${key} selected=${key === value}>${escapeInvisible(label)}</option>`)}
+</select></label>`;
 
 function Range({ label, name, query, change, step }) {
   const field = (end, hint) => html`<${Field} type="number" step=${step} label=${`${label}, ${hint}`} placeholder=${hint}

@@ -51,11 +51,9 @@ export function HeadFacts({ facts }) {
   return html`<dl class="headfacts">${facts.map(([name, value, kind = '']) => html`<div><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`)}</dl>`;
 }
 
-export function Tile({ label, large, lines = [] }) {
-  return html`<div class="tile">
-    <dt>${label}</dt><dd class="large">${large}</dd>${lines.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
-  </div>`;
-}
+export const Tile = ({ label, large, lines = [] }) => html`<div class="tile">
+  <dt>${label}</dt><dd class="large">${large}</dd>${lines.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
+</div>`;
 
 /** Nothing if there is one page. `turn` gets the start of another page; `shown` is the number of lines of this one. */
 export function Paging({ label, start, length, shown, total, turn, names = ['Previous', 'Next'] }) {
@@ -100,9 +98,7 @@ export function Progress({ status }) {
 }
 
 /** A choice of one of the runs; without `at`, none is chosen yet. */
-export function RunSelect({ label, runs, at = '', choose }) {
-  return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
-    ${!at && html`<option value="" selected>choose</option>`}
-    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
-  </select></label>`;
-}
+export const RunSelect = ({ label, runs, at = '', choose }) => html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
+  ${!at && html`<option value="" selected>choose</option>`}
+  ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
+</select></label>`;
