@@ -106,7 +106,7 @@ class NotesView(Record):
     version: str
     """The value of `since` in the next request."""
     complete: bool
-    """Whether `rollouts` has all rollouts with notes; otherwise, those that changed since then, perhaps to nothing."""
+    """Whether `rollouts` has all rollouts with notes; otherwise it is empty, because nothing has changed since then."""
     rollouts: list[ShownNotes]
     labels: list[LabelCount]
     author: str
@@ -143,17 +143,14 @@ class NoteWritten(Record):
 
 
 def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> NotesView:
-    """Return the notes that changed since a version, or all of them if `since` is empty or too old."""
+    """Return all notes, or none if they are still those of the version `since`."""
     placed = notes.current()
-    changed = placed.changed_since(since)
+    has_changed = since != placed.version
     found = placed.by_offset
     return NotesView(
         version=placed.version,
-        complete=changed is None,
-        rollouts=[
-            shown_notes(found.get(offset, NO_NOTES), *placed.keys[offset])
-            for offset in (found if changed is None else changed)
-        ],
+        complete=has_changed,
+        rollouts=[shown_notes(one, *placed.keys[offset]) for offset, one in found.items() if has_changed],
         labels=[LabelCount(label=label, rollouts=count) for label, count in label_counts(found.values())],
         author=author,
         why_read_only=why_read_only or notes.file.why_not_writable(),
