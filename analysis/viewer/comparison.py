@@ -180,7 +180,8 @@ def counterparts(run: RunFile, task: int, repeat: int, runs: Sequence[RunFile]) 
     if high - low > 1:
         following = at + 1 if at + 1 < high else low
         found.append(_counterpart("next repeat", run, table, following))
-        best = _best(table, [index for index in range(low, high) if index != at])
+        others = [index for index in range(low, high) if index != at and table.measured[index]]
+        best = max(others, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
         if best is not None and best != following:
             found.append(_counterpart("best repeat", run, table, best))
     others = sorted((one for one in runs if one is not run), key=lambda one: abs(one.number - run.number))[:MAX_FILES]
@@ -205,11 +206,6 @@ def _counterpart(kind: Kind, run: RunFile, table: RolloutTable, index: int) -> C
         success=line.success,
         reward=line.reward,
     )
-
-
-def _best(table: RolloutTable, indexes: Sequence[int]) -> int | None:
-    measured = [index for index in indexes if table.measured[index]]
-    return max(measured, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
 
 
 def _same_task(columns: Columns, task: int, others: Columns) -> Iterator[int]:

@@ -212,7 +212,10 @@ def single_page(data: bytes, note: str) -> bytes:
     Rollouts cannot contain the nonce, because they are older than it.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
-    style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
+    style = "\n".join(
+        (STYLE if name == "css/charts.css" else STATIC / name).read_text(encoding="utf-8")
+        for name in _STYLE.findall(page)
+    )
     imports = orjson.dumps({"imports": _modules()}).decode()
     start_imports = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
     nonce = secrets.token_urlsafe(24)
@@ -235,10 +238,6 @@ def single_page(data: bytes, note: str) -> bytes:
     above = f'<p class="message exported">{escape(note)}</p>\n' if note else ""
     page = page.replace('<div id="app">', f'{above}<div id="app">', 1)
     return page.replace("</body>", f"{body}</body>", 1).encode()
-
-
-def _style_sheet(name: str) -> Path:
-    return STYLE if name == "css/charts.css" else STATIC / name
 
 
 def _modules() -> dict[str, str]:

@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from rollyard.analysis.metrics.columns import (
     RolloutParser,
     Unmeasured,
     Vocabulary,
+    chosen,
     merged,
     numbered_in_file_order,
 )
@@ -241,7 +242,9 @@ def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: b
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     duplicates = 0
     if has_task_index:
-        columns, duplicates = _without_duplicates(columns)
+        repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
+        if duplicates := int(repeats.sum()):
+            columns = chosen(columns, ~repeats)
     else:
         columns = numbered_in_file_order(columns)
     return Snapshot(
@@ -252,26 +255,6 @@ def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: b
         bad=snapshot.bad or next((part.bad for part in parts if part.bad), None),
         duplicates=snapshot.duplicates + duplicates,
     )
-
-
-def _without_duplicates(columns: Columns) -> tuple[Columns, int]:
-    """Return only the first row of each rollout in the file, and the number of duplicates that were removed."""
-    repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
-    count = int(repeats.sum())
-    return (_chosen(columns, ~repeats), count) if count else (columns, 0)
-
-
-def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
-    arrays: dict[str, Any] = {}
-    for field in fields(columns):
-        value = getattr(columns, field.name)
-        if isinstance(value, CategoryColumn):
-            arrays[field.name] = CategoryColumn(value.codes[mask], value.names)
-        elif isinstance(value, dict):
-            arrays[field.name] = {name: seconds[mask] for name, seconds in value.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[field.name] = value[mask]
-    return replace(columns, **arrays)
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:

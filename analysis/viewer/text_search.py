@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rollyard.analysis.viewer.api_records import Event, Snippet
+from rollyard.analysis.viewer.api_records import Snippet
 from rollyard.analysis.viewer.caches import PacedCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.untrusted_values import as_row
@@ -202,20 +202,16 @@ def snippet_of(row: Mapping[str, Any], text: str) -> Snippet | None:
     events = events_of(row)
     found = [(index, span) for index, event in enumerate(events) if (span := _span(event.text, text))]
     if not found:  # JSON that is indented to be read, as in the arguments of a call
-        spaced = _with_any_space(text)
+        spaced = re.compile(r"\s*".join(map(re.escape, "".join(text.split()))) or "(?!)", re.IGNORECASE)
         found = [(index, match.span()) for index, event in enumerate(events) if (match := spaced.search(event.text))]
     if found:
         index, (at, end) = found[0]
         event, others = events[index], len(found) - 1
         parts = _around(event.text, at, end - at)
-        name = event.name or _called_by(events, event)
+        calls = (one.name for one in events if one.speaker == "call" and one.call == event.call)
+        name = event.name or (next(calls, "") if event.speaker == "result" else "")
         return Snippet(event=index, turn=event.turn, place=event.speaker, name=name, others=others, **parts)
     return next(_in_fields(row, text), None)
-
-
-def _called_by(events: Sequence[Event], event: Event) -> str:
-    calls = (one.name for one in events if one.speaker == "call" and one.call == event.call)
-    return next(calls, "") if event.speaker == "result" else ""
 
 
 def _span(text: str, part: str) -> tuple[int, int] | None:
@@ -225,11 +221,6 @@ def _span(text: str, part: str) -> tuple[int, int] | None:
         lowered, wanted = text, part
     at = lowered.find(wanted)
     return None if at < 0 else (at, at + len(part))
-
-
-def _with_any_space(text: str) -> re.Pattern[str]:
-    """Return a pattern for the text with any white space between its letters."""
-    return re.compile(r"\s*".join(map(re.escape, "".join(text.split()))) or "(?!)", re.IGNORECASE)
 
 
 def _in_fields(row: Mapping[str, Any], text: str) -> Iterator[Snippet]:
