@@ -16,9 +16,8 @@ from tests.external.browser.viewer import Started, viewing
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
 
-    from tests.external.browser.browser_tab import Tab
+    from tests.external.browser.browser_tab import Tab, TabPool
     from tests.external.browser.recordings import Recordings
-    from tests.external.browser.tab_pool import TabPool
 
 collect_ignore_glob = [] if importlib.util.find_spec("playwright") else ["test_*.py"]
 
@@ -77,7 +76,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def tabs(browser: Browser) -> Iterator[TabPool]:
-    from tests.external.browser.tab_pool import TabPool
+    from tests.external.browser.browser_tab import TabPool
 
     pool = TabPool(browser)
     yield pool

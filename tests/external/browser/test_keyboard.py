@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.external.browser.accessibility import check_accessible
+from tests.external.browser.accessibility import PLACES, check_accessible
 from tests.external.browser.browser_tab import Open, Tab
-from tests.external.browser.places import PLACES
 
 SECTIONS = {
     "Everywhere": "#/",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.external.browser.accessibility import PLACES
 from tests.external.browser.browser_tab import Open
-from tests.external.browser.places import PLACES
 
 PHONE = {"width": 390, "height": 844}
 SMALL = {"width": 320, "height": 568}

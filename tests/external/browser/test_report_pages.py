@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report, html
 from rollyard.records.search_path import INSTALLED
 from tests.external.browser.browser_tab import DEADLINE_MS
-from tests.external.browser.pdf_pages import page_count
 from tests.external.browser.viewer import Started
 from tests.support.commands import in_this_process
 from tests.support.rollout_files import random_rows, write, write_manifest
@@ -22,6 +23,25 @@ from tests.support.rollout_files import random_rows, write, write_manifest
 SCREEN = {"width": 1440, "height": 900}
 MOST_SCREENS = 3
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
+
+
+_STREAM = re.compile(rb"stream\r?\n(.*?)endstream", re.DOTALL)
+_PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
+
+
+def page_count(pdf: bytes) -> int:
+    """Return the number of page objects. Firefox compresses them, Chromium does not."""
+    return sum(len(_PAGE.findall(part)) for part in (pdf, *_decompressed(pdf)))
+
+
+def _decompressed(pdf: bytes) -> list[bytes]:
+    found = []
+    for stream in _STREAM.findall(pdf):
+        try:
+            found.append(zlib.decompressobj().decompress(stream))
+        except zlib.error:
+            continue  # a stream with another filter, such as an image
+    return found
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.external.browser.accessibility import PLACES
 from tests.external.browser.attacks import ATTACKS
 from tests.external.browser.browser_tab import Open
-from tests.external.browser.pdf_pages import page_count
-from tests.external.browser.places import PLACES
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.test_attacks import RUN, check_unharmed
-from tests.external.browser.test_report_pages import HUNT, report_of
+from tests.external.browser.test_report_pages import HUNT, page_count, report_of
 from tests.external.browser.viewer import exported
 from tests.support.stacks import read_rows
 
