@@ -180,8 +180,8 @@ def counterparts(run: RunFile, task: int, repeat: int, runs: Sequence[RunFile]) 
     if high - low > 1:
         following = at + 1 if at + 1 < high else low
         found.append(_counterpart("next repeat", run, table, following))
-        others = [index for index in range(low, high) if index != at and table.measured[index]]
-        best = max(others, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
+        repeats = [index for index in range(low, high) if index != at and table.measured[index]]
+        best = max(repeats, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
         if best is not None and best != following:
             found.append(_counterpart("best repeat", run, table, best))
     others = sorted((one for one in runs if one is not run), key=lambda one: abs(one.number - run.number))[:MAX_FILES]
