@@ -24,13 +24,10 @@ class RunFileStatus(Record):
     absolute_path: str = ""
     """The path under which a collection on this host reports the file to its head."""
     size: int
-    """File size in bytes."""
     indexed: int
     """Number of bytes of the file whose rollouts are listed."""
     measured: int
-    """Number of listed rollouts with a reward."""
     failed: int
-    """Number of listed rollouts without a reward."""
     torn: int
     """Number of bytes in an incomplete last line."""
     error: str = ""
@@ -53,18 +50,14 @@ class TrainingStatus(Record):
     revision: int
     """Changes with every new line of metrics.jsonl."""
     steps: int
-    """Number of steps with metrics."""
     last_step: int | None
     updated: float | None
     """Unix time of the last line of metrics.jsonl."""
     rollouts: list[int]
-    """Steps that have a rollout file, in ascending order."""
     evaluations: list[int]
-    """Steps that have a file of evaluation rollouts, in ascending order."""
     token_pairs: bool = False
     """Whether log-probabilities of engine and trainer are recorded for some step."""
     collecting: CollectionStatus | None = None
-    """Status of the newest rollout file."""
 
 
 class Overview(Record):
@@ -72,7 +65,6 @@ class Overview(Record):
 
     title: str
     version: str
-    """The version of Rollyard."""
     runs: list[RunFileStatus]
     training: TrainingStatus | None = None
     """The training run whose folder was opened; None if files were."""
@@ -84,7 +76,6 @@ class Numbers(Record):
     """GET /api/runs/{run}/profile: the metrics of the rows read so far."""
 
     indexed: int
-    """Number of bytes that the metrics cover."""
     profile: Profile
     charts: list[Chart]
 
@@ -100,15 +91,12 @@ class RolloutLine(Record):
     turns: int | None
     output_tokens: int | None
     seconds: float | None
-    """Duration of the entire episode."""
     end: str
     """Why the episode ended (`finish_reason`), or the failure kind of a failed rollout."""
     agent: str
 
 
 class ColumnHead(Record):
-    """A column of the list whose values are in `Page.cells`."""
-
     path: str
     """The field as expressions name it, or `(prompt)`."""
     label: str
@@ -138,7 +126,6 @@ class Snippet(Record):
     match: str
     after: str
     others: int
-    """Number of other events that contain the text."""
 
 
 class Page(Record):
@@ -147,7 +134,6 @@ class Page(Record):
     total: int
     """Number of rollouts that match the filters. During a text search, only those found so far are counted."""
     start: int
-    """Index of the first entry of `lines` in the list."""
     lines: list[RolloutLine]
     searched: float = 1.0
     """Share of the file that has been searched. The page polls until it is 1."""
@@ -163,8 +149,6 @@ class Page(Record):
 
 
 class Tokens(Record):
-    """The recorded tokens of one model call."""
-
     prompt: list[int]
     generated: list[int]
     """Empty if only texts and log-probabilities are recorded."""
@@ -181,19 +165,15 @@ class Tokens(Record):
 
 
 class Event(Record):
-    """An event in an episode's conversation."""
-
     speaker: Speaker
     text: str
     """The text of a message, the formatted arguments of a call, or the result that the model received."""
     name: str = ""
     """Name of the tool, or a label such as `summary`."""
     call: str = ""
-    """Id that links a result to its call."""
     turn: int = 0
     """Number of the model call, counted from 1; 0 before the first call. A result has the same number as its call."""
     reward: float | None = None
-    """Reward of this step, if the tool result contains one."""
     tokens: Tokens | None = None
     """The recorded tokens of a model call, which are only set on its last event."""
 
@@ -205,7 +185,6 @@ class Attempt(Record):
     detail: str
     seconds: float
     when: float
-    """Unix time in seconds."""
     has_conversation: bool = False
     """Whether it is recorded what had been said until then."""
 
@@ -219,9 +198,7 @@ class RolloutView(Record):
     replay: Replay | None
     """Boards drawn by an environment's replay.py, if one supports this row."""
     charts: list[Chart]
-    """Charts of the recorded tokens."""
     verdict: tuple[VerdictValue, ...] = ()
-    """The fields that explain the reward."""
     facts: Json
     """All fields of the row except the conversation, with long values shortened."""
     attempts: list[Attempt]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +23,6 @@ from rollyard.analysis.charts.svg import STYLE
 from rollyard.analysis.viewer.attempts import attempt_router
 from rollyard.analysis.viewer.comparison import SORTS, RunDifferences, counterpart_router
 from rollyard.analysis.viewer.field_routes import field_router
-from rollyard.analysis.viewer.findings import FindingIndex, finding_router
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
 from rollyard.analysis.viewer.live import LiveRun, live_router
 from rollyard.analysis.viewer.note_routes import note_router
@@ -51,7 +49,6 @@ class ViewerSettings:
     author: str | None = None
     """Author of the notes that are written in the page; None: the user's name."""
     read_only: bool = False
-    """Write no notes."""
     threshold: float | None = None
     """Minimum reward that counts as solved; None: as the files define it."""
     workers: int | None = None
@@ -71,17 +68,14 @@ class Viewer:
         settings: ViewerSettings,
     ) -> None:
         """`decoder` gives tokens their texts if these are not recorded. `run` is what the live page shows."""
-        workers = settings.workers or len(os.sched_getaffinity(0))
         self._file_index = file_index
         self._reader = StepReader(threshold=settings.threshold, workers=settings.workers)
-        self._findings = FindingIndex(file_index.find, workers=workers)
         routers: list[APIRouter] = [
             live_router(run, replays),
             field_router(file_index.find),
-            finding_router(file_index, self._findings),
             note_router(file_index.find, author=settings.author or user_name(), read_only=settings.read_only),
             counterpart_router(file_index),
-            attempt_router(file_index, self._findings, replays),
+            attempt_router(file_index, replays),
             series_router(file_index, series, self._reader),
         ]
         if isinstance(file_index, TrainingIndex):
@@ -95,16 +89,12 @@ class Viewer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._findings.close()
         await asyncio.to_thread(self._file_index.close)
         await asyncio.to_thread(self._reader.close)
 
 
 def viewer_app(
-    file_index: FileIndex,
-    replays: Replays,
-    routers: tuple[APIRouter, ...] = (),
-    decoder: TokenDecoder | None = None,
+    file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = (), decoder: TokenDecoder | None = None
 ) -> FastAPI:
     """Build the app that serves `file_index`. `routers` contains additional routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
@@ -151,6 +141,10 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
         run_file = run_of(run)
         return await json_response(lambda: numbers_of(run_file))
 
+    @api.get("/runs/{run}/findings")
+    async def findings(run: int) -> Response:
+        return await json_response(lambda: run_of(run).findings.view())
+
     @api.get("/runs/{run}/rollouts")
     async def rollouts(run: int, query: Annotated[RolloutQuery, Query()]) -> Response:
         return await json_response(lambda: run_of(run).page(query))
@@ -168,7 +162,7 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
     async def raw(run: int, task: int, repeat: int) -> Response:
         run_file = run_of(run)
         table = run_file.table
-        line = await run_in_threadpool(lambda: row_line(run_file, table, index_of(table, task, repeat)))
+        line, _ = await run_in_threadpool(lambda: row_line(run_file, table, index_of(table, task, repeat)))
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
         return json_body(line)

@@ -6,8 +6,7 @@ what is missing of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, HTTPException, Query
@@ -18,7 +17,6 @@ from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.findings.find import Found
 from rollyard.analysis.viewer.api_records import Attempt, Event
 from rollyard.analysis.viewer.conversation import events_of
-from rollyard.analysis.viewer.findings import FindingIndex
 from rollyard.analysis.viewer.growing_index import Failed, attempt_of
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import json_response
@@ -34,7 +32,6 @@ _NOT_RECORDED = (
     "Nothing is known of the conversation: it was not recorded. Reasons: an older version, --max-partial-bytes 0, an "
     "agent of another framework, or an agent that died before its first model call."
 )
-_RECORDED_SPANS = 1000
 """Of longer episodes the durations in the middle are not recorded, so that they cannot be assigned to turns."""
 
 
@@ -55,20 +52,11 @@ class AttemptPage(Record):
     """Failure kind -> number of attempts in the whole file."""
 
 
-class TurnTime(Record):
-    turn: int
-    model_s: float | None
-    """None if the model had not answered."""
-    tools_s: float
-
-
 class Sequel(Record):
     """GET /api/runs/{run}/sequel/{task}/{repeat}: what has become of a rollout so far."""
 
     measured: bool
-    """Whether the rollout has a reward."""
     attempts: int
-    """Number of failed attempts."""
 
 
 class AttemptView(Record):
@@ -79,20 +67,15 @@ class AttemptView(Record):
     events: list[Event]
     """What was said; the last event, `failure`, is where it failed. Empty if nothing is known."""
     replay: Replay | None
-    turns: list[TurnTime] = Field(default_factory=list)
     charts: list[Chart] = Field(default_factory=list)
-    """Charts of the recorded tokens."""
     note: str
-    """What is missing, and why."""
     facts: Json = Field(default_factory=dict)
-    """The fields of the row, with long values shortened."""
     others: int
-    """Number of failed attempts at the same rollout."""
     measured: bool
     """Whether another attempt at the rollout has a reward."""
 
 
-def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Replays) -> APIRouter:
+def attempt_router(file_index: FileIndex, replays: Replays) -> APIRouter:
     api = APIRouter(prefix="/api/runs/{run}")
 
     @api.get("/attempts")
@@ -104,8 +87,9 @@ def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Repla
         finding: str | None = None,
     ) -> Response:
         def page() -> AttemptPage:
-            found = None if finding is None else findings.named(run, finding)
-            return attempt_page(file_index.find(run), start, limit, kind, found)
+            opened = file_index.find(run)
+            found = None if finding is None else opened.findings.named(finding)[0]
+            return attempt_page(opened, start, limit, kind, found)
 
         return await json_response(page)
 
@@ -147,7 +131,6 @@ def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays
     line = AttemptLine(**attempt_of(row).model_dump(), task=task, repeat=repeat, at=at)
     partial = mapping(row.get("partial"))
     played = mapping(partial.get("row"))
-    index = run.table.find(task, repeat)
     events = events_until_failure(partial, line) if played else []
     return AttemptView(
         run=run.number,
@@ -155,18 +138,16 @@ def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays
         events=events,
         charts=token_charts(events),
         replay=replays(dict(played)) if played else None,
-        turns=turn_times(partial),
         note=missing_note(partial) if played else _NOT_RECORDED,
         facts=row_facts(played),
         others=len(offsets),
-        measured=index is not None and bool(run.table.measured[index]),
+        measured=run.table.is_measured(task, repeat),
     )
 
 
 def sequel(run: RunFile, task: int, repeat: int) -> Sequel:
-    index = run.table.find(task, repeat)
-    measured = index is not None and bool(run.table.measured[index])
-    return Sequel(measured=measured, attempts=len(run.attempts.failed.offsets(task, repeat)))
+    attempts = len(run.attempts.failed.offsets(task, repeat))
+    return Sequel(measured=run.table.is_measured(task, repeat), attempts=attempts)
 
 
 def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
@@ -177,35 +158,13 @@ def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
 
 
 def events_until_failure(partial: Json, attempt: Attempt) -> list[Event]:
-    row = mapping(partial.get("row"))
-    events = _with_gap(row, partial)
-    pending = _pending_call(events)
-    waiting = _waiting(partial, pending)
-    turn = max([whole_number(partial.get("turn"), least=0) or 0, *(event.turn for event in events)], default=0)
-    text = f"{waiting}\n\n{attempt.detail}" if waiting else attempt.detail
+    events = _with_gap(mapping(partial.get("row")), partial)
+    answered = {event.call for event in events if event.speaker == "result"}
+    pending = next((event for event in events if event.speaker == "call" and event.call not in answered), None)
+    text = "\n\n".join(filter(None, (_waiting(partial, pending), attempt.detail)))
+    turn = max([whole_number(partial.get("turn"), least=0) or 0, *(event.turn for event in events)])
     call = pending.call if pending else ""
     return [*events, Event(speaker="failure", name=attempt.kind, text=text, turn=turn, call=call)]
-
-
-def turn_times(partial: Json) -> list[TurnTime]:
-    """Return the durations of the turns; empty if they are not recorded."""
-    spans = [
-        (text_of(span[0]), number(span[1], 0.0))
-        for span in items(partial.get("timings"))
-        if isinstance(span, list) and len(span) == 2
-    ]
-    if len(spans) >= _RECORDED_SPANS:
-        return []
-    turns: list[TurnTime] = []
-    for stage, seconds in spans:
-        if stage == "model":
-            turns.append(TurnTime(turn=len(turns) + 1, model_s=seconds, tools_s=0.0))
-        elif stage == "tool" and turns:
-            turns[-1] = turns[-1].model_copy(update={"tools_s": round(turns[-1].tools_s + seconds, 6)})
-    started, waited = whole_number(partial.get("turn"), least=0) or 0, number(partial.get("stage_s"), None)
-    if partial.get("stage") == "model" and started == len(turns) + 1 and waited is not None:
-        turns.append(TurnTime(turn=started, model_s=None, tools_s=0.0))
-    return turns
 
 
 def missing_note(partial: Json) -> str:
@@ -235,7 +194,8 @@ def _with_gap(row: Json, partial: Json) -> list[Event]:
         return events_of(row)
     params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
     start, output = items(params.get("input")), items(response.get("output"))
-    before = events_of(_cut(row, start[:after], output[: max(0, after - len(start))]))
+    params, response = {**params, "input": start[:after]}, {"output": output[: max(0, after - len(start))]}
+    before = events_of({**row, "responses_create_params": params, "response": response})
     events = events_of(row)
     gap = Event(speaker="other", name="not recorded", text=f"{removed:,} items", turn=before[-1].turn if before else 0)
     rest = events[len(before) :]
@@ -245,19 +205,7 @@ def _with_gap(row: Json, partial: Json) -> list[Event]:
     return [*before, gap, *moved]
 
 
-def _cut(row: Json, start: Sequence[Any], output: Sequence[Any]) -> Json:
-    params = {**mapping(row.get("responses_create_params")), "input": list(start)}
-    return {**row, "responses_create_params": params, "response": {"output": list(output)}}
-
-
-def _pending_call(events: Sequence[Event]) -> Event | None:
-    """Return the first tool call without a result."""
-    answered = {event.call for event in events if event.speaker == "result"}
-    return next((event for event in events if event.speaker == "call" and event.call not in answered), None)
-
-
 def _waiting(partial: Json, pending: Event | None) -> str:
-    """Return what the episode was waiting for, as a sentence; empty if that is unknown."""
     stage, server = text_of(partial.get("stage")), text_of(partial.get("server")) or "a server"
     seconds = number(partial.get("stage_s"), None)
     since = f" for {duration(seconds)}" if seconds is not None else ""

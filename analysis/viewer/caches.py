@@ -33,7 +33,6 @@ class PacedCache(Generic[T]):
     """Thread-safe; in the worst case, two threads compute the same result."""
 
     def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """At most `size` results are kept."""
         self._size = size
         self._clock = clock
         self._kept: OrderedDict[Hashable, tuple[Hashable, T, float]] = OrderedDict()
@@ -41,9 +40,8 @@ class PacedCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], T], *, final: bool) -> T:
-        """Return the result for `key`.
-
-        It may be that of an earlier version, unless `final`: that version is the last one for now.
+        """Return the result for `key`. It may be that of an earlier version, unless `final`: that version is the last
+        one for now.
         """
         with self._lock:
             found = self._kept.get(key)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter
@@ -29,22 +29,17 @@ SORTS = ("task", "change", "first", "second")
 
 class TaskPair(Record):
     task: int
-    """The task's index in the first run."""
     task_in_second: int
     """The task's index in the second run, which may differ."""
     rewards: tuple[float | None, float | None]
-    """Mean reward over the repeats in each run."""
     solved: tuple[float | None, float | None]
-    """Share of solved repeats in each run."""
     measured: tuple[int, int]
 
 
 class ViewedComparison(Record):
-    """GET /api/compare?first=0&second=1: the comparison of two runs.
-
-    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
-    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
-    list of rollouts.
+    """GET /api/compare?first=0&second=1: the comparison of two runs. `sort` is one of task, change (of the solve rate,
+    or of the mean reward if "solved" is undefined), first and second (the mean reward in that run). A leading `-` means
+    descending order. `start` and `limit` work as they do for the list of rollouts.
     """
 
     runs: tuple[int, int]
@@ -57,69 +52,68 @@ class ViewedComparison(Record):
     charts: list[Chart]
 
 
+class _Side(NamedTuple):
+    """The tasks in one of the runs; an index of -1 and NaN if it lacks a task."""
+
+    task: Ints
+    reward: Floats
+    solved: Floats
+    measured: Ints
+
+
 @dataclass(frozen=True)
 class ComparedTasks:
-    """The tasks of two runs. If a task is missing in one run, its index there is -1 and its values are NaN. Empty if
-    the tasks cannot be paired.
-    """
+    """The tasks of two runs, as arrays of the same length. Empty if the tasks cannot be paired."""
 
     difference: Difference
-    tasks: tuple[Ints, Ints]
-    """Index of each task in the two runs."""
-    rewards: tuple[Floats, Floats]
-    solved: tuple[Floats, Floats]
-    measured: tuple[Ints, Ints]
+    first: _Side
+    second: _Side
     charts: list[Chart]
 
     @classmethod
     def of(cls, first: Run, second: Run) -> ComparedTasks:
         found = pair(first, second)
-        empty = np.empty(0, np.int64)
         sides = found.sides if found.sides is not None and not found.why_not else None
-        keys = empty
+        keys = np.empty(0, np.int64)
         if sides is not None:
             # With the same input, tasks missing in one run are included. Otherwise an index may denote two tasks.
             keys = (np.union1d if found.by == SAME_INPUT else np.intersect1d)(sides[0].key, sides[1].key)
-        (task_a, reward_a, solved_a, count_a), (task_b, reward_b, solved_b, count_b) = (
-            _spread(None if sides is None else sides[number], keys) for number in (0, 1)
-        )
+        one, other = (_spread(None if sides is None else sides[number], keys) for number in (0, 1))
         comparison = difference(first, second)
         charts = [*side_by_side([first.profile, second.profile]), *difference_charts(comparison)]
-        return cls(comparison, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
+        return cls(comparison, one, other, charts)
 
     def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> ViewedComparison:
         """Return a page of tasks. Tasks without a value for `sort` come last."""
-        order = self._order(sort)[start : start + limit]
         return ViewedComparison(
             runs=runs,
             difference=self.difference if self.difference.tasks else None,
             note=" ".join(self.difference.notes),
-            total=len(self.tasks[0]),
+            total=len(self.first.task),
             start=start,
-            tasks=[self._pair(index) for index in order.tolist()],
+            tasks=[self._pair(index) for index in self._order(sort)[start : start + limit].tolist()],
             charts=self.charts,
         )
 
     def _pair(self, index: int) -> TaskPair:
-        first, second = int(self.tasks[0][index]), int(self.tasks[1][index])
+        a, b = self.first, self.second
+        first, second = int(a.task[index]), int(b.task[index])
         return TaskPair(
             task=first if first >= 0 else second,
             task_in_second=second if second >= 0 else first,
-            rewards=(known(self.rewards[0][index]), known(self.rewards[1][index])),
-            solved=(known(self.solved[0][index]), known(self.solved[1][index])),
-            measured=(int(self.measured[0][index]), int(self.measured[1][index])),
+            rewards=(known(a.reward[index]), known(b.reward[index])),
+            solved=(known(a.solved[index]), known(b.solved[index])),
+            measured=(int(a.measured[index]), int(b.measured[index])),
         )
 
     def _order(self, sort: str) -> Ints:
         name, direction = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
-        rewards = self.rewards[1] - self.rewards[0]
-        task = np.where(self.tasks[0] >= 0, *self.tasks)
+        a, b = self.first, self.second
+        task = np.where(a.task >= 0, a.task, b.task)
         if name == "change":
-            solved = self.solved[1] - self.solved[0]
             # If "solved" is undefined, every difference is NaN and the rewards decide.
-            return np.lexsort((task, direction * rewards, direction * solved))
-        values = task if name == "task" else self.rewards[SORTS.index(name) - 2]
-        return np.lexsort((task, direction * values))
+            return np.lexsort((task, direction * (b.reward - a.reward), direction * (b.solved - a.solved)))
+        return np.lexsort((task, direction * {"task": task, "first": a.reward, "second": b.reward}[name]))
 
 
 class RunDifferences:
@@ -135,16 +129,15 @@ class RunDifferences:
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
 
 
-def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:
-    """Return the index, mean reward, solve rate and number of rollouts of each task in `keys`."""
-    task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
-    reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
+def _spread(found: Side | None, keys: Ints) -> _Side:
+    count = len(keys)
+    side = _Side(np.full(count, -1), np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, np.int64))
     if found is not None:
-        _, own, positions = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
-        task[positions], reward[positions], measured[positions] = found.task[own], found.mean[own], found.measured[own]
+        _, own, at = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
+        side.task[at], side.reward[at], side.measured[at] = found.task[own], found.mean[own], found.measured[own]
         if found.solve_rate is not None:
-            solved[positions] = found.solve_rate[own]
-    return task, reward, solved, measured
+            side.solved[at] = found.solve_rate[own]
+    return side
 
 
 MAX_FILES = 4
@@ -166,7 +159,6 @@ class Counterpart(Record):
     kind: Kind
     run: int
     name: str
-    """Name of the run."""
     task: int
     repeat: int
     success: bool | None
@@ -188,7 +180,8 @@ def counterparts(run: RunFile, task: int, repeat: int, runs: Sequence[RunFile]) 
     if high - low > 1:
         following = at + 1 if at + 1 < high else low
         found.append(_counterpart("next repeat", run, table, following))
-        best = _best(table, [index for index in range(low, high) if index != at])
+        repeats = [index for index in range(low, high) if index != at and table.measured[index]]
+        best = max(repeats, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
         if best is not None and best != following:
             found.append(_counterpart("best repeat", run, table, best))
     others = sorted((one for one in runs if one is not run), key=lambda one: abs(one.number - run.number))[:MAX_FILES]
@@ -213,12 +206,6 @@ def _counterpart(kind: Kind, run: RunFile, table: RolloutTable, index: int) -> C
         success=line.success,
         reward=line.reward,
     )
-
-
-def _best(table: RolloutTable, indexes: Sequence[int]) -> int | None:
-    """Return the solved rollout with the highest reward, else the one with the highest reward."""
-    measured = [index for index in indexes if table.measured[index]]
-    return max(measured, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
 
 
 def _same_task(columns: Columns, task: int, others: Columns) -> Iterator[int]:

@@ -42,9 +42,7 @@ def events_of(row: Mapping[str, Any]) -> list[Event]:
 def _output_events(output: list[Any], trained: bool) -> Iterator[Event]:
     turn, writing = 0, False
     written: list[str] = []
-    """The texts of the current model call."""
     turns: dict[str, int] = {}
-    """Maps call ids to turns."""
     for item in output:
         from_model = is_from_model(item)
         if from_model and not writing:
@@ -188,9 +186,8 @@ def _source(part: Json) -> str:
 
 
 def thoughts(text: str) -> list[tuple[bool, str]]:
-    """Split a model's text into (is_thought, text) pieces.
-
-    A `</think>` without an opening tag ends a thought that began in the prompt. A text without tags is one piece.
+    """Split a model's text into (is_thought, text) pieces. A `</think>` without an opening tag ends a thought that
+    began in the prompt. A text without tags is one piece.
     """
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))

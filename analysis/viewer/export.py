@@ -25,7 +25,6 @@ from rollyard.analysis.charts.svg import STYLE
 from rollyard.analysis.viewer.attempts import attempt_view
 from rollyard.analysis.viewer.comparison import RunDifferences
 from rollyard.analysis.viewer.fields import DEFAULT
-from rollyard.analysis.viewer.findings import examined_now, view_of
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.note_routes import READ_ONLY_FILE, notes_summary, notes_view
 from rollyard.analysis.viewer.rollout_list import SORTS, Indexes, Query, RolloutTable
@@ -37,7 +36,6 @@ from rollyard.records.types import Json
 
 MAX_EXPORTED = 200
 _MAX_TASKS = 5000
-"""Maximum number of tasks in the comparison."""
 _EXPECTED = (
     "Expected the part of the list's address after ?, such as "
     "--view 'sort=-reward&where=reward < 0.5&columns=reward,tag'"
@@ -55,11 +53,9 @@ def export(
     view: ExportView | None = None,
     decoder: TokenDecoder | None = None,
 ) -> bytes:
-    """Return the page with up to `limit` rollouts of each file. The index must be complete.
-
-    `view`: the columns and the order of the list, and which rollouts to export; the first ones in its order.
-
-    Raises OSError if a file cannot be read, RowChanged if a file has changed, and OperatorError if the view is invalid.
+    """Return the page with up to `limit` rollouts of each file. The index must be complete. `view`: the columns and the
+    order of the list, and which rollouts to export; the first ones in its order. Raises OSError if a file cannot be
+    read, RowChanged if a file has changed, and OperatorError if the view is invalid.
     """
     view = view or ExportView()
     overview = file_index.overview()
@@ -73,7 +69,7 @@ def export(
         profiles[number] = numbers_of(run)
         notes[number] = notes_view(run.notes, "", "", READ_ONLY_FILE)
         notes[f"{number}/summary"] = notes_summary(run)
-        findings[number] = found = view_of(examined_now(run))
+        findings[number] = found = run.findings.now().view()
         selected = view.indexes(run)
         if view.is_filtered or view.address:
             indexes = selected[:limit]
@@ -96,16 +92,15 @@ def export(
     if len(file_index.runs) > 1:
         compared = RunDifferences(file_index.find).of(0, 1)
         data["comparison"] = compared.page((0, 1), "task", 0, _MAX_TASKS)
-        if (tasks := len(compared.tasks[0])) > _MAX_TASKS:
+        if (tasks := len(compared.first.task)) > _MAX_TASKS:
             omitted.append(f"The comparison contains the first {_MAX_TASKS:,} of {tasks:,} tasks.")
     return single_page(orjson.dumps(data, default=lambda one: one.model_dump()), " ".join(filter(None, omitted)))
 
 
 def chosen(table: RolloutTable, limit: int, examples: Sequence[int] = ()) -> Indexes:
-    """Select representative rollouts and return their indexes in ascending order.
-
-    A quarter of them are the best, a quarter are the worst, up to a quarter have failed, and up to a quarter are
-    `examples`. The rest are evenly spaced. The best and the worst are spread across tasks.
+    """Select representative rollouts and return their indexes in ascending order. A quarter of them are the best, a
+    quarter are the worst, up to a quarter have failed, and up to a quarter are `examples`. The rest are evenly spaced.
+    The best and the worst are spread across tasks.
     """
     if len(table) <= limit:
         return np.arange(len(table))
@@ -145,8 +140,6 @@ def _omission_note(name: str, kept: int, total: int, selected: int, view: Export
 
 
 class ExportView(Query):
-    """The rollouts and the columns that an export contains."""
-
     @classmethod
     def of(cls, text: str) -> ExportView:
         """Parse an address of the list, or the part of it after `?`. Raises OperatorError."""
@@ -158,6 +151,8 @@ class ExportView(Query):
             raise OperatorError(f"view is {text!r}. {_EXPECTED}")
         for name in _OF_A_PAGE:
             pairs.pop(name, None)
+        if "finding" in pairs:
+            raise OperatorError(f"view: finding: its rollouts cannot be exported as a list. {_EXPECTED}")
         try:
             return cls.model_validate(pairs)
         except ValidationError as error:
@@ -211,14 +206,16 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def single_page(data: bytes, note: str) -> bytes:
-    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top.
-
-    Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` URLs. The
-    policy only allows scripts with a nonce generated for this file, and the modules they import: unlike a hash, a nonce
-    also covers imports. Rollouts cannot contain the nonce, because they are older than it.
+    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top. Modules are unchanged
+    except for the paths in their imports, which an import map resolves to `data:` URLs. The policy only allows scripts
+    with a nonce generated for this file, and the modules they import: unlike a hash, a nonce also covers imports.
+    Rollouts cannot contain the nonce, because they are older than it.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
-    style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
+    style = "\n".join(
+        (STYLE if name == "css/charts.css" else STATIC / name).read_text(encoding="utf-8")
+        for name in _STYLE.findall(page)
+    )
     imports = orjson.dumps({"imports": _modules()}).decode()
     start_imports = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
     nonce = secrets.token_urlsafe(24)
@@ -241,10 +238,6 @@ def single_page(data: bytes, note: str) -> bytes:
     above = f'<p class="message exported">{escape(note)}</p>\n' if note else ""
     page = page.replace('<div id="app">', f'{above}<div id="app">', 1)
     return page.replace("</body>", f"{body}</body>", 1).encode()
-
-
-def _style_sheet(name: str) -> Path:
-    return STYLE if name == "css/charts.css" else STATIC / name
 
 
 def _modules() -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
@@ -20,7 +20,7 @@ from rollyard.analysis.metrics.profile_records import Bin
 from rollyard.analysis.viewer.caches import Identity
 from rollyard.analysis.viewer.fields import shortened
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import Indexes, Listing, Query
+from rollyard.analysis.viewer.rollout_list import Query
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.expression_parser import MAX_LENGTH, parse_field
@@ -29,12 +29,10 @@ from rollyard.records.types import Record
 
 _NAME = Field(min_length=1, max_length=500)
 MAX_VALUES = 50
-"""Maximum number of values of a facet."""
 MANY = 20
 """Numbers with more different values are shown as a histogram."""
 LISTS = ("labels", "annotators")
 """Fields of notes whose values are lists of short texts."""
-SORTS = ("value", "rollouts", "reward", "solved")
 
 
 class FacetValue(Record):
@@ -53,7 +51,6 @@ class Facet(Record):
     rollouts: int
     """Number of measured rollouts that the list's filters select."""
     missing: int
-    """Number of them without a value."""
     distinct: int
     values: list[FacetValue]
     """The most frequent values, at most 50; empty for numbers with many different values."""
@@ -61,7 +58,6 @@ class Facet(Record):
     median: float | None = None
     high: float | None = None
     histogram: tuple[Bin, ...] = ()
-    """For numbers."""
 
 
 class FacetQuery(Query):
@@ -89,12 +85,20 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
-    """Return how often each value of the field occurs among the rollouts that the query selects.
-
-    Raises ExpressionError if `key` is not a field, or if the query is invalid.
+    """Return how often each value of the field occurs among the rollouts that the query selects. Raises ExpressionError
+    if `key` is not a field, or if the query is invalid.
     """
-    chosen = _selected(run, query, key)
-    return _answered(run, ("facet", key, query), chosen, lambda: _facet(chosen.column.take(chosen.places), key))
+    listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
+    column, read = run.fields.values.named(listing.columns, run.listed, key)
+    searched = min(searched, read)
+
+    def make() -> Facet:
+        places = listing.places[np.sort(indexes)]
+        return _facet(column.take(places[places >= 0]), key)
+
+    version = Identity(column), Identity(indexes)
+    kept: Facet = run.fields.answers.get(("facet", key, query), version, make, final=searched >= 1)
+    return kept.model_copy(update={"searched": searched})
 
 
 def _facet(values: Column, key: str) -> Facet:
@@ -123,7 +127,6 @@ def _facet(values: Column, key: str) -> Facet:
 
 
 def _facet_of_items(values: Column, key: str) -> Facet:
-    """Return how many rollouts have each item of a list. A rollout with several items counts for each of them."""
     lists = values.objects()
     counts = Counter(item for items in lists for item in items or ())
     return Facet(
@@ -149,34 +152,6 @@ def condition(key: str, value: Any) -> str:
         literal = "null" if value is None else orjson.dumps(value).decode()
     text = f"{parse_field(key)} == {literal}"
     return text if len(text) <= MAX_LENGTH // 2 else ""
-
-
-class _Selected(NamedTuple):
-    """A field's values over all measured rollouts, and which of them the query selects."""
-
-    listing: Listing
-    indexes: Indexes
-    column: Column
-    searched: float
-    """Share of the file that has been read."""
-
-    @property
-    def places(self) -> Ints:
-        places = self.listing.places[np.sort(self.indexes)]
-        return places[places >= 0]
-
-
-def _selected(run: RunFile, query: Query, name: str) -> _Selected:
-    listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
-    values, read = run.fields.values.named(listing.columns, run.listed, name)
-    return _Selected(listing, indexes, values, min(searched, read))
-
-
-def _answered(run: RunFile, key: Hashable, chosen: _Selected, make: Callable[[], Facet]) -> Facet:
-    """Return the answer, which may be based on fewer rows than have been read while the file is being read."""
-    version = Identity(chosen.column), Identity(chosen.indexes)
-    kept: Facet = run.fields.answers.get(key, version, make, final=chosen.searched >= 1)
-    return kept.model_copy(update={"searched": chosen.searched})
 
 
 def _coded(values: Column) -> tuple[Ints, list[Any]]:

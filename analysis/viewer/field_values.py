@@ -59,7 +59,6 @@ class ValueSelection:
     ranks: NDArray[np.float64] | None = None
     """Values to sort by, NaN where missing; None if the sort key is a column of the table."""
     searched: float = 1.0
-    """Share of the file that has been read for it."""
     version: str = ""
     """Differs between selections whose expression or sort key is the same, but for which more has been read, or
     other notes have been written."""
@@ -119,9 +118,7 @@ class FieldColumns:
 
     def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> ValueSelection:
         """Evaluate an expression and a sort key; either may be empty. `measured`: which rollouts of the table are those
-        of `columns`, in the same order.
-
-        Raises ExpressionError if `where` or `sort` is invalid.
+        of `columns`, in the same order. Raises ExpressionError if `where` or `sort` is invalid.
         """
         if not where and not sort:
             return ValueSelection()
@@ -139,7 +136,6 @@ class FieldColumns:
 
     def named(self, columns: Columns, until: int, name: str) -> tuple[Column, float]:
         """Return the values of a field over the measured rollouts, and the share of the file that has been read for it.
-
         Raises ExpressionError if `name` is not a field.
         """
         field = parse_field(name)
@@ -149,9 +145,8 @@ class FieldColumns:
         return found.columns[field], found.share(until)
 
     def read(self, fields: Sequence[FieldPath], until: int, offsets: Ints) -> FieldValues:
-        """Return the fields' values in the rows at `offsets`.
-
-        `until` is the number of bytes in complete lines. Raises ExpressionError if values are too large to be kept.
+        """Return the fields' values in the rows at `offsets`. `until` is the number of bytes in complete lines. Raises
+        ExpressionError if values are too large to be kept.
         """
         noted = [field for field in fields if is_note_field(field)]
         if noted:
@@ -210,9 +205,7 @@ class FieldScan:
 
     def progress(self, fields: Sequence[FieldPath], until: int, wait_s: float = 0.0) -> int:
         """Return the number of bytes that have been read for all of these fields. `until` is the number of bytes in
-        complete lines.
-
-        Waits for at most `wait_s`. Raises ExpressionError if the values are too large to be kept.
+        complete lines. Waits for at most `wait_s`. Raises ExpressionError if the values are too large to be kept.
         """
         with self._changed:
             self._until = max(until, self._until)
@@ -317,18 +310,15 @@ class ReadValues:
         self.field = field
         self.reader = reader_of(field)
         self.position = 0
-        """Number of bytes of the file that have been read for this field."""
         self.error = ""
         """Why the values are not kept; empty if they are."""
         self.queried = 0.0
-        """When the values were last asked for."""
         self._parts: list[tuple[Ints, Column | None]] = []
         """The offsets of rows, and their values; None if all of them are missing."""
         self._strings: dict[str, str] = {}
         self._bytes = 0
 
     def add(self, offsets: Ints, values: list[Any]) -> None:
-        """Add the values of the next rows, which begin at `offsets`."""
         types = set(map(type, values))
         if types <= _PLAIN:
             kept = None if types <= {type(None)} else column_of(values)

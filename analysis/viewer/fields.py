@@ -35,7 +35,6 @@ from rollyard.records.verdict_fields import ROLES, VERDICT_FIELDS, fields_of
 MAX_PAGE_BYTES = 48 << 20
 """Maximum size of the rows that are read for one page. The values of further rows are left out."""
 _SAMPLE = 200
-"""Number of rows in which keys are looked for."""
 _LINE = ("outcome", *SORTS)
 """Columns that every line of the list has."""
 _MAX_PAGES = 8
@@ -86,10 +85,8 @@ Kind = Literal["number", "text", "true or false", "list", "object", "mixed"]
 
 class KeyInfo(Record):
     path: str
-    """The field as expressions name it."""
     kind: Kind
     share: float
-    """Share of the sampled rows that have it."""
     example: str
 
 
@@ -100,14 +97,12 @@ class FieldKeys(Record):
     """Fields that the viewer computes for every rollout, and those that it can compute from the sampled rows."""
     keys: list[KeyInfo]
     sampled: int
-    """Number of rows in the sample."""
 
 
 class ExpressionCheck(Record):
     """GET /api/runs/{run}/expression?text=: whether a text is an expression over the file's rows."""
 
     error: str
-    """What is wrong with it, and what was expected; empty if it is valid."""
     hint: str = ""
     """A field that no sampled row has, and similar ones. The expression is valid: a rare field may be in other rows."""
 
@@ -119,14 +114,12 @@ class FileFields:
         self.values = FieldColumns(path, notes)
         self._pages = PacedCache[tuple[Heads, Cells]](_MAX_PAGES)
         self.answers = PacedCache[Any](_MAX_ANSWERS)
-        """Facets and groups, by their queries."""
         self._keys: tuple[Ints, FieldKeys] | None = None
 
     def cells(self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str) -> tuple[Heads, Cells]:
-        """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row).
-
-        `places`: the index of each row in `columns`, negative for unmeasured ones. Raises ExpressionError if a name is
-        not a field, and OSError if the file cannot be read.
+        """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row). `places`:
+        the index of each row in `columns`, negative for unmeasured ones. Raises ExpressionError if a name is not a
+        field, and OSError if the file cannot be read.
         """
         key = names, tuple(offsets), Identity(columns)
         return self._pages.get(
@@ -248,9 +241,8 @@ def verdict_of(row: Mapping[str, Any], parts: int = _MAX_PARTS) -> list[VerdictV
 
 
 def heads_of(names: Sequence[str], rows: Sequence[Mapping[str, Any] | None], known: Sequence[str]) -> list[ColumnHead]:
-    """Return the columns that these names mean for the rows. `known`: names of columns that need no values.
-
-    Raises ExpressionError if a name is not a field.
+    """Return the columns that these names mean for the rows. `known`: names of columns that need no values. Raises
+    ExpressionError if a name is not a field.
     """
     heads: dict[str, ColumnHead] = {}
     for name in names:
@@ -282,9 +274,8 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 
 def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
-    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`.
-
-    Large integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
+    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`. Large
+    integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
     """
     is_large = type(value) is int and abs(value) > LARGEST_EXACT and value.bit_length() <= _MAX_BITS
     if is_large or (type(value) is float and math.isinf(value)):

@@ -1,7 +1,4 @@
-"""The findings of a run, and the rollouts of each.
-
-`FindingIndex` reads the signs of the rows in the background, once, and computes findings from them.
-"""
+"""The findings of a file, which are computed from the signs of its rows, which are read in the background, once."""
 
 from __future__ import annotations
 
@@ -9,30 +6,21 @@ import threading
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, HTTPException, Query
-from fastapi.responses import Response
+from fastapi import HTTPException
 
 from rollyard.analysis.findings.detector import Finding, Signs, joined
-from rollyard.analysis.findings.find import (
-    Found,
-    find,
-    no_signs,
-    ranges_of,
-    read_ranges,
-    read_signs,
-)
+from rollyard.analysis.findings.find import Found, find, no_signs, ranges_of, read_ranges, read_signs
 from rollyard.analysis.metrics.load import reading_pool
+from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import read_failed_attempts
-from rollyard.analysis.viewer.api_records import Page
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.library import NICE, WORTH_PROCESSES, FileIndex
-from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import MAX_LINES, Indexes, RolloutTable, page_start
-from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.growing_index import NICE, WORTH_PROCESSES
+from rollyard.analysis.viewer.rollout_list import Indexes, RolloutTable
 from rollyard.records.types import Record
 
 _ALMOST = 0.999
@@ -44,58 +32,11 @@ class FindingsView(Record):
 
     findings: list[Finding]
     rollouts: int
-    """Number of measured rollouts that were examined."""
     examined: float
     """Share of the file that has been examined. Below 1, the page asks again. It is not 1 either while the findings do
     not cover all that has been read."""
     error: str
     """Why the file cannot be examined any further; empty if it can."""
-
-
-class FindingRollouts(Record):
-    """GET /api/runs/{run}/findings/{kind}/rollouts."""
-
-    finding: Finding
-    page: Page
-
-
-def finding_router(file_index: FileIndex, findings: FindingIndex) -> APIRouter:
-    api = APIRouter(prefix="/api/runs/{run}/findings")
-
-    @api.get("")
-    async def all_findings(run: int) -> Response:
-        return await json_response(lambda: findings_view(findings, run))
-
-    @api.get("/{kind}/rollouts")
-    async def rollouts(
-        run: int,
-        kind: str,
-        start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=0, le=MAX_LINES)] = 100,
-    ) -> Response:
-        def page() -> FindingRollouts:
-            found = findings.named(run, kind)
-            listing = file_index.find(run).listing
-            indexes = rows_of(listing.table, found)
-            first = page_start(start, limit, len(indexes))
-            shown = listing.page_of(indexes[first : first + limit], len(indexes), first)
-            return FindingRollouts(finding=found.finding, page=shown)
-
-        return await json_response(page)
-
-    return api
-
-
-def findings_view(findings: FindingIndex, run: int) -> FindingsView:
-    examined, error = findings.progress(run)
-    found = findings.found(run)
-    return view_of(found, examined if found.is_latest else min(examined, _ALMOST), error)
-
-
-def view_of(found: FoundSoFar, examined: float = 1.0, error: str = "") -> FindingsView:
-    return FindingsView(
-        findings=[one.finding for one in found.found], rollouts=found.rollouts, examined=examined, error=error
-    )
 
 
 @dataclass(frozen=True)
@@ -104,117 +45,103 @@ class FoundSoFar:
     rollouts: int
     version: tuple[int, int]
     """Number of bytes that the findings cover, and number of failed attempts."""
-    is_latest: bool = True
-    """Whether they cover all that has been read. Findings are computed at a limited rate."""
+
+    def view(self, examined: float = 1.0, error: str = "") -> FindingsView:
+        findings = [one.finding for one in self.found]
+        return FindingsView(findings=findings, rollouts=self.rollouts, examined=examined, error=error)
 
 
-@dataclass
-class _Followed:
-    """The signs of one file. `lock` is held while fields change."""
-
-    generation: int = -1
-    parts: list[Signs] = field(default_factory=list)
-    """Signs of consecutive parts of the file."""
-    reached: int = 0
-    reader: threading.Thread | None = None
-    error: str = ""
-    latest: ThrottledCache[FoundSoFar] = field(default_factory=ThrottledCache)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def is_reading(self) -> bool:
-        return self.reader is not None and self.reader.is_alive()
+class ReadSoFar(NamedTuple):
+    generation: int
+    """Changes if the file was replaced."""
+    end: int
+    size: int
+    """Number of bytes in complete lines."""
+    attempts: int
 
 
-class FindingIndex:
-    """Thread-safe. A file is read from its first request on, once, and again only where it has grown."""
+class RunFindings:
+    """Thread-safe. The file is read from the first request on, once, and again only where it has grown."""
 
-    def __init__(self, find_run: Callable[[int], RunFile], *, workers: int = 1) -> None:
-        self._find_run, self._workers = find_run, workers
-        self._files: dict[int, _Followed] = {}
+    def __init__(
+        self, path: Path, indexed: Callable[[], ReadSoFar], run_before: Callable[[int], Run], *, workers: int = 1
+    ) -> None:
+        """`run_before` returns the metrics of the first bytes of the file."""
+        self._path, self._indexed, self._run_before, self._workers = path, indexed, run_before, workers
+        self._generation = -1
+        self._parts: list[Signs] = []
+        self._reached = 0
+        self._error = ""
+        self._latest: ThrottledCache[FoundSoFar] = ThrottledCache()
+        self._reader: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        """Held while the fields above change."""
+        self._closed = False
 
-    def progress(self, number: int) -> tuple[float, str]:
-        """Start or continue to read a run's file. Return the share that has been read, and why reading failed, or ''.
+    def view(self) -> FindingsView:
+        """Return what has been found, and read on. Waits a moment, which is enough for a small file."""
+        found, examined = self._examined()
+        return found.view(examined, self._error)
 
-        Waits a moment, so that small files are complete in the first response. Raises UnknownRun.
+    def named(self, kind: str) -> tuple[Found, float]:
+        """Return the finding of this kind, and the share of the file that has been examined for it. Raises
+        HTTPException (404) if there is none.
         """
-        run, followed = self._find_run(number), self._followed(number)
-        with followed.lock:
-            end = run.file.snapshot.end
-            if followed.generation != run.file.generation:
-                followed.generation, followed.parts, followed.reached = run.file.generation, [], 0
-                followed.error, followed.latest = "", ThrottledCache()
-            if followed.reached < end and not followed.is_reading and not self._closing.is_set():
-                arguments = run, followed, followed.generation, end
-                followed.reader = threading.Thread(target=self._read, args=arguments, name="findings", daemon=True)
-                followed.reader.start()
-            reader = followed.reader
-        if reader is not None:
-            reader.join(_WAIT_S)
-        status = run.status_record()
-        size = status.size - status.torn
-        return (min(1.0, followed.reached / size) if size > 0 else 1.0), followed.error
+        found, examined = self._examined()
+        for one in found.found:
+            if one.finding.kind == kind:
+                return one, examined
+        raise HTTPException(404, f"there is no finding {kind[:80]!r} in the part examined so far")
 
-    def found(self, number: int) -> FoundSoFar:
-        run = self._find_run(number)
-        followed = self._followed(number)
-        with followed.lock:
-            followed.parts = [joined([no_signs(), *followed.parts])]
-            signs, cache = followed.parts[0], followed.latest
-            version = followed.reached, len(run.attempts.failed.task)
-        latest = cache.get(version, lambda: _found(run, signs, version[1]))
-        return replace(latest, is_latest=latest.version == version)
-
-    def named(self, number: int, kind: str) -> Found:
-        """Return the finding of this kind. Raises UnknownRun, and HTTPException (404) if there is none."""
-        self.progress(number)
-        found = next((one for one in self.found(number).found if one.finding.kind == kind), None)
-        if found is None:
-            raise HTTPException(404, f"run {number} has no finding {kind[:80]!r} in the part examined so far")
-        return found
+    def now(self) -> FoundSoFar:
+        """Examine the whole indexed part in the calling thread. Raises OperatorError if it cannot be read."""
+        now = self._indexed()
+        return self._computed(read_signs(self._path, now.end), now.attempts)
 
     def close(self) -> None:
-        self._closing.set()
+        self._closed = True
 
-    def _followed(self, number: int) -> _Followed:
+    def _examined(self) -> tuple[FoundSoFar, float]:
+        now = self._indexed()
         with self._lock:
-            return self._files.setdefault(number, _Followed())
+            if self._generation != now.generation:
+                self._generation, self._parts, self._reached, self._error = now.generation, [], 0, ""
+                self._latest = ThrottledCache()
+            is_reading = self._reader is not None and self._reader.is_alive()
+            if self._reached < now.end and not is_reading and not self._closed:
+                self._reader = threading.Thread(target=self._read, args=(now,), name="findings", daemon=True)
+                self._reader.start()
+            reader = self._reader
+        if reader is not None:
+            reader.join(_WAIT_S)
+        with self._lock:
+            self._parts = [joined([no_signs(), *self._parts])]
+            signs, cache, reached = self._parts[0], self._latest, self._reached
+        found = cache.get((reached, now.attempts), lambda: self._computed(signs, now.attempts))
+        examined = min(1.0, reached / now.size) if now.size > 0 else 1.0
+        return found, examined if found.version == (reached, now.attempts) else min(examined, _ALMOST)
 
-    def _read(self, run: RunFile, followed: _Followed, generation: int, end: int) -> None:
-        ranges = ranges_of(followed.reached, end)
-        is_large = self._workers > 1 and end - followed.reached >= WORTH_PROCESSES
+    def _computed(self, signs: Signs, attempts: int) -> FoundSoFar:
+        run = self._run_before(signs.end)
+        found = find(run, signs, read_failed_attempts(self._path))
+        return FoundSoFar(found, len(run.columns), (signs.end, attempts))
+
+    def _read(self, now: ReadSoFar) -> None:
+        ranges = ranges_of(self._reached, now.end)
+        is_large = self._workers > 1 and now.end - self._reached >= WORTH_PROCESSES
         try:
             with reading_pool(self._workers, nice=NICE) if is_large else nullcontext() as pool:
-                for span, signs in zip(ranges, read_ranges(run.path, ranges, pool), strict=True):
-                    if not self._add(followed, generation, span[1], signs):
-                        raise _Stopped
+                for (_, reached), signs in zip(ranges, read_ranges(self._path, ranges, pool), strict=True):
+                    with self._lock:
+                        if self._generation != now.generation or self._closed:
+                            raise _Stopped
+                        self._parts.append(signs)
+                        self._reached, self._error = reached, ""
         except _Stopped:
             return
         except (OSError, BrokenProcessPool) as error:
-            with followed.lock:
-                followed.error = f"{run.path} cannot be read for findings: {error}"
-
-    def _add(self, followed: _Followed, generation: int, reached: int, signs: Signs) -> bool:
-        """Add the signs of the next part. Return whether to continue."""
-        with followed.lock:
-            if followed.generation != generation or self._closing.is_set():
-                return False
-            followed.parts.append(signs)
-            followed.reached, followed.error = reached, ""
-            return True
-
-
-def examined_now(run: RunFile) -> FoundSoFar:
-    """Examine the whole indexed part of a file in the calling thread. Raises OperatorError if it cannot be read."""
-    return _found(run, read_signs(run.path, run.file.snapshot.end), len(run.attempts.failed.task))
-
-
-def _found(run: RunFile, signs: Signs, attempts: int) -> FoundSoFar:
-    profiled = run.numbers_before(signs.end)
-    found = find(profiled, signs, read_failed_attempts(run.path))
-    return FoundSoFar(found, len(profiled.columns), (signs.end, attempts))
+            with self._lock:
+                self._error = f"{self._path} cannot be read for findings: {error}"
 
 
 class _Stopped(Exception):
@@ -223,10 +150,7 @@ class _Stopped(Exception):
 
 def rows_of(table: RolloutTable, found: Found) -> Indexes:
     """Return the rows of the table that belong to a finding; attempts at the same rollout are one row."""
-    tasks, repeats = found.task.astype(np.int64), found.repeat.astype(np.int64)
     known = np.stack([table.task, table.repeat], axis=1)
-    wanted = np.unique(np.stack([tasks, repeats], axis=1), axis=0)
+    wanted = np.unique(np.stack([found.task.astype(np.int64), found.repeat.astype(np.int64)], axis=1), axis=0)
     pairs = np.dtype([("task", np.int64), ("repeat", np.int64)])
-    return np.flatnonzero(
-        np.isin(np.ascontiguousarray(known).view(pairs).ravel(), np.ascontiguousarray(wanted).view(pairs).ravel())
-    )
+    return np.flatnonzero(np.isin(np.ascontiguousarray(known).view(pairs).ravel(), wanted.view(pairs).ravel()))

@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,15 @@ from rollyard.analysis.metrics.columns import (
     RolloutParser,
     Unmeasured,
     Vocabulary,
+    chosen,
     merged,
     numbered_in_file_order,
 )
 from rollyard.analysis.metrics.load import PART, FilePart, has_task_index, read_parts
 from rollyard.analysis.viewer.api_records import Attempt
-from rollyard.analysis.viewer.untrusted_values import row_at
+from rollyard.analysis.viewer.untrusted_values import as_row
 from rollyard.records.json_values import mapping, number, text_of, whole_number
-from rollyard.records.jsonl import Lines, iter_jsonl, skip
+from rollyard.records.jsonl import Lines, iter_jsonl, line_at, skip
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 
@@ -52,6 +53,10 @@ WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""
 POOLED_PARTS = 8
 """Number of parts to read in parallel before other files are checked."""
+NICE = 5
+"""Niceness of reader processes, which must have a lower priority than requests."""
+WORTH_PROCESSES = 256 << 20
+"""Minimum number of unread bytes at which starting several processes is worth the time."""
 _PAUSE_FACTOR = 5
 """Pause after sorting, as a multiple of the time it took, so that a growing file uses at most a sixth of a core."""
 FORMAT = 7
@@ -67,9 +72,7 @@ class FollowedFile:
         self.path = path
         self.snapshot: Snapshot = empty()
         self.size = 0
-        """Size of the file at the last check."""
         self.error = ""
-        """Why the file cannot be read; empty if it can."""
         self.at_end = False
         """Whether the file has been read up to its size at the last check."""
         self.generation = 0
@@ -78,7 +81,6 @@ class FollowedFile:
         self._worth_saving = worth_saving
         self._part = part
         self._unsorted: list[FilePart] = []
-        """Parts that have been read but not sorted yet."""
         self._fingerprint: FileFingerprint | None = None
         self._saved = -1
         """Number of bytes that the saved index covers; -1 before the first attempt to load it."""
@@ -126,7 +128,6 @@ class FollowedFile:
         self._paused_until = 0.0
 
     def _reset(self) -> None:
-        """Discard everything that was read, because the file was replaced."""
         self._invalidated = False
         self.snapshot = empty()
         self.generation += 1
@@ -241,7 +242,9 @@ def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: b
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     duplicates = 0
     if has_task_index:
-        columns, duplicates = _without_duplicates(columns)
+        repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
+        if duplicates := int(repeats.sum()):
+            columns = chosen(columns, ~repeats)
     else:
         columns = numbered_in_file_order(columns)
     return Snapshot(
@@ -252,26 +255,6 @@ def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: b
         bad=snapshot.bad or next((part.bad for part in parts if part.bad), None),
         duplicates=snapshot.duplicates + duplicates,
     )
-
-
-def _without_duplicates(columns: Columns) -> tuple[Columns, int]:
-    """Return only the first row of each rollout in the file, and the number of duplicates that were removed."""
-    repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
-    count = int(repeats.sum())
-    return (_chosen(columns, ~repeats), count) if count else (columns, 0)
-
-
-def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
-    arrays: dict[str, Any] = {}
-    for field in fields(columns):
-        value = getattr(columns, field.name)
-        if isinstance(value, CategoryColumn):
-            arrays[field.name] = CategoryColumn(value.codes[mask], value.names)
-        elif isinstance(value, dict):
-            arrays[field.name] = {name: seconds[mask] for name, seconds in value.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[field.name] = value[mask]
-    return replace(columns, **arrays)
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
@@ -366,9 +349,8 @@ class FileFingerprint:
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
-        """Fingerprint the file at `path`. Raises OSError if it cannot be read.
-
-        `stat` must be from before the file was read; `complete` states whether it was read to the end.
+        """Fingerprint the file at `path`. Raises OSError if it cannot be read. `stat` must be from before the file was
+        read; `complete` states whether it was read to the end.
         """
         size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
@@ -378,9 +360,8 @@ class FileFingerprint:
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def fits(self, path: Path, stat: os.stat_result) -> bool:
-        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read.
-
-        A file that was written to without growing counts as changed, because lines are only ever appended.
+        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read. A file that
+        was written to without growing counts as changed, because lines are only ever appended.
         """
         if self.unchanged(stat):
             return True
@@ -417,7 +398,6 @@ class Failed:
     agent: CategoryColumn
 
     def offsets(self, task: int, repeat: int) -> list[int]:
-        """Return where the failed attempts at a rollout begin in the file, in order."""
         found: list[int] = self.offset[(self.task == task) & (self.repeat == repeat)].tolist()
         return found
 
@@ -468,7 +448,8 @@ class AttemptFile:
         return [attempt_of(self.row(offset)) for offset in self.failed.offsets(task, repeat)]
 
     def row(self, offset: int) -> Json:
-        return row_at(self.path, offset)
+        """Return the row at an offset; empty if it is no object, because the file was changed."""
+        return as_row(line_at(self.path, offset)) or {}
 
     def _reset(self) -> None:
         self._ints = array("q")

@@ -12,14 +12,11 @@ from pathlib import Path
 
 from rollyard.analysis.metrics.load import PART, reading_pool
 from rollyard.analysis.viewer.api_records import Overview
+from rollyard.analysis.viewer.growing_index import NICE, WORTH_PROCESSES
 from rollyard.analysis.viewer.run_file import RunFile
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 0.5
-NICE = 5
-"""Niceness of reader processes, which must have a lower priority than requests."""
-WORTH_PROCESSES = 256 << 20
-"""Minimum number of unread bytes at which starting several processes is worth the time."""
 
 
 class _Closed(Exception):
@@ -50,11 +47,9 @@ class FileIndex:
         """
         self._series = series
         self._threshold, self._part = threshold, part
-        self._runs: dict[int, RunFile] = {}
-        for number, (name, path) in enumerate(files):
-            self._runs[number] = self._opened(number, name, path)
         self._version = version
         self._workers = workers or len(os.sched_getaffinity(0))
+        self._runs = {number: self._opened(number, name, path) for number, (name, path) in enumerate(files)}
         self._worth_processes = worth_processes
         self._pool: ProcessPoolExecutor | None = None
         self._closing = threading.Event()
@@ -97,7 +92,7 @@ class FileIndex:
         return Overview(title=names, version=self._version, runs=runs, series=self._series)
 
     def _opened(self, number: int, name: str, path: Path) -> RunFile:
-        return RunFile(number, path, name, threshold=self._threshold, part=self._part)
+        return RunFile(number, path, name, threshold=self._threshold, workers=self._workers, part=self._part)
 
     def _read(self) -> None:
         more = True

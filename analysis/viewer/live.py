@@ -37,7 +37,6 @@ MAX_MOMENTS = 600
 """Maximum number of moments: ten minutes at one request per second."""
 MAX_FOLLOWED = 16
 _SHOWN = {"task", "repeat", "stage", "server", "turn", "stage_s", "age_s"}
-"""What the page shows of an agent's answer besides the conversation."""
 _PARTS = 4
 """Maximum number of parts of a long episode that are fetched at once."""
 _FOREIGN = (
@@ -105,8 +104,6 @@ def live_router(run: LiveRun, replays: Replays) -> APIRouter:
 
 
 class _Cache:
-    """Shares one snapshot among concurrent requests."""
-
     def __init__(self, run: LiveRun) -> None:
         self._run = run
         self._lock = asyncio.Lock()
@@ -205,7 +202,6 @@ class _Tail(BaseModel):
 class _Followed:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     url: str | None = None
-    """The instance that plays it."""
     row: Json = field(default_factory=dict)
     items: list[Json] = field(default_factory=list)
     last: _Tail | None = None

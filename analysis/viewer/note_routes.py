@@ -7,29 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi import Query as Parameters
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import Query
 from rollyard.analysis.viewer.run_file import RunFile, row_of
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.records.errors import RunError
-from rollyard.records.note_records import (
-    MAX_TEXT,
-    Name,
-    RolloutNotes,
-    Verdict,
-    new_record,
-    ref_of,
-    what_is_wrong,
-)
-from rollyard.records.types import Record
+from rollyard.records.note_records import MAX_TEXT, Name, RolloutNotes, Verdict, new_record, ref_of, what_is_wrong
+from rollyard.records.types import Json, Record
 
 MAX_BODY = 256 << 10
 """Maximum size of a request in bytes: the longest note and reason, escaped."""
@@ -50,10 +40,6 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
     @router.get("/summary")
     async def summary(run: int) -> Response:
         return await json_response(lambda: notes_summary(find(run)))
-
-    @router.get("/next")
-    async def next_rollout(run: int, query: Annotated[NextQuery, Parameters()]) -> Response:
-        return await json_response(lambda: next_unlabelled(find(run), query, query.author or author))
 
     @router.post("")
     async def write(run: int, request: Request) -> Response:
@@ -97,35 +83,16 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-class ShownNote(Record):
-    id: str
-    author: str
-    time: AwareDatetime
-
-
-class ShownLabel(ShownNote):
-    label: str
-
-
-class ShownVerdict(ShownNote):
-    verdict: Verdict
-    reason: str
-
-
-class ShownText(ShownNote):
-    text: str
-
-
 class ShownNotes(Record):
-    """What currently applies to one rollout."""
+    """What currently applies to one rollout: records with their `id`, `author` and `time`."""
 
     task: int
     repeat: int
-    labels: list[ShownLabel]
+    labels: list[Json]
     """One for each label and author."""
-    verdicts: list[ShownVerdict]
+    verdicts: list[Json]
     """The last one of each author; the last of the list is the override."""
-    texts: list[ShownText]
+    texts: list[Json]
 
 
 class LabelCount(Record):
@@ -139,10 +106,9 @@ class NotesView(Record):
     version: str
     """The value of `since` in the next request."""
     complete: bool
-    """Whether `rollouts` has all rollouts with notes; otherwise, those that changed since then, perhaps to nothing."""
+    """Whether `rollouts` has all rollouts with notes; otherwise it is empty, because nothing has changed since then."""
     rollouts: list[ShownNotes]
     labels: list[LabelCount]
-    """All labels, the most frequent first."""
     author: str
     """The author of records without another one: the user who started the viewer."""
     why_read_only: str
@@ -151,7 +117,6 @@ class NotesView(Record):
     lost: int
     """Number of rollouts with records that are not in the rollout file."""
     ignored: int
-    """Number of lines of the file that are not records."""
     ignored_lines: list[str]
     error: str
 
@@ -178,17 +143,14 @@ class NoteWritten(Record):
 
 
 def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> NotesView:
-    """Return the notes that changed since a version, or all of them if `since` is empty or too old."""
+    """Return all notes, or none if they are still those of the version `since`."""
     placed = notes.current()
-    changed = placed.changed_since(since)
+    has_changed = since != placed.version
     found = placed.by_offset
     return NotesView(
         version=placed.version,
-        complete=changed is None,
-        rollouts=[
-            shown_notes(found.get(offset, NO_NOTES), *placed.keys[offset])
-            for offset in (found if changed is None else changed)
-        ],
+        complete=has_changed,
+        rollouts=[shown_notes(one, *placed.keys[offset]) for offset, one in found.items() if has_changed],
         labels=[LabelCount(label=label, rollouts=count) for label, count in label_counts(found.values())],
         author=author,
         why_read_only=why_read_only or notes.file.why_not_writable(),
@@ -201,15 +163,15 @@ def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> 
 
 
 def shown_notes(notes: RolloutNotes, task: int, repeat: int) -> ShownNotes:
-    def kept(kind: type[ShownNote], records: Iterable[Record]) -> list[Any]:
-        return [kind.model_validate(one.model_dump(include=set(kind.model_fields))) for one in records]
+    def kept(records: Iterable[Record], *fields: str) -> list[Json]:
+        return [one.model_dump(mode="json", include={"id", "author", "time", *fields}) for one in records]
 
     return ShownNotes(
         task=task,
         repeat=repeat,
-        labels=kept(ShownLabel, notes.added.values()),
-        verdicts=kept(ShownVerdict, notes.judged.values()),
-        texts=kept(ShownText, notes.texts),
+        labels=kept(notes.added.values(), "label"),
+        verdicts=kept(notes.judged.values(), "verdict", "reason"),
+        texts=kept(notes.texts, "text"),
     )
 
 
@@ -239,9 +201,7 @@ class AuthorLine(Record):
 
 class NotesSummary(Record):
     labels: list[LabelLine]
-    """The most frequent first."""
     authors: list[AuthorLine]
-    """Those with the most rollouts first."""
 
 
 def notes_summary(run: RunFile) -> NotesSummary:
@@ -253,83 +213,20 @@ def notes_summary(run: RunFile) -> NotesSummary:
     lines = []
     for label, rollouts in label_counts(notes.values()):
         having = {offset: one for offset, one in notes.items() if label in one.labels}
-        successes = [success[offset] for offset in having if offset in success]
+        found = [success[offset] for offset in having if offset in success]
         authors = dict.fromkeys(author for one in having.values() for name, author in one.added if name == label)
+        count = None if solved is None else sum(found)
         lines.append(
-            LabelLine(
-                label=label,
-                rollouts=rollouts,
-                authors=list(authors),
-                measured=len(successes),
-                solved=None if solved is None else sum(successes),
-            )
+            LabelLine(label=label, rollouts=rollouts, authors=list(authors), measured=len(found), solved=count)
         )
-    return NotesSummary(labels=lines, authors=_authors(run))
-
-
-def _authors(run: RunFile) -> list[AuthorLine]:
-    rollouts, labels, verdicts, texts = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    for one in run.notes.current().by_offset.values():
-        rollouts.update(one.annotators)
+    rollouts_of, labels, verdicts, texts = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for one in notes.values():
+        rollouts_of.update(one.annotators)
         labels.update(author for _, author in one.added)
         verdicts.update(list(one.judged))
         texts.update(note.author for note in one.texts)
-    return [
-        AuthorLine(author=author, rollouts=count, labels=labels[author], verdicts=verdicts[author], notes=texts[author])
-        for author, count in sorted(rollouts.items(), key=lambda pair: (-pair[1], pair[0]))
+    by_author = [
+        AuthorLine(author=name, rollouts=count, labels=labels[name], verdicts=verdicts[name], notes=texts[name])
+        for name, count in sorted(rollouts_of.items(), key=lambda pair: (-pair[1], pair[0]))
     ]
-
-
-class NextQuery(Query):
-    """Query parameters of GET /api/runs/{run}/notes/next: the present rollout, and those of the list."""
-
-    author: str = Field(default="", max_length=80)
-    """Whose labels and verdicts count; empty: those of the user who started the viewer."""
-    after_task: int | None = None
-    after_repeat: int | None = None
-    after: int | None = None
-    """Place of the present rollout in the list, which counts if its labels have removed it from the list."""
-
-
-class ListPlace(Record):
-    task: int
-    repeat: int
-    at: int
-    """Index in the list."""
-
-
-class NextUnlabelled(Record):
-    """GET /api/runs/{run}/notes/next."""
-
-    next: ListPlace | None
-    """None if the author has labelled all rollouts of the list."""
-    left: int
-    """Number of rollouts of the list that the author has not labelled."""
-    total: int
-
-
-def next_unlabelled(run: RunFile, query: NextQuery, author: str) -> NextUnlabelled:
-    """Return the next rollout; after the end of the list, the search continues at its start.
-
-    Rollouts without a row are left out, because nothing can be noted about them. Raises ExpressionError.
-    """
-    listing, indexes, _ = run.select(query)
-    table = listing.table
-    by_offset = run.notes.current().by_offset
-    labelled = [
-        offset for offset, notes in by_offset.items() if author in (*(name for _, name in notes.added), *notes.judged)
-    ]
-    offsets = table.offset[indexes]
-    open_places = np.flatnonzero((offsets >= 0) & ~np.isin(offsets, labelled))
-    left, total = len(open_places), int((offsets >= 0).sum())
-    if not left:
-        return NextUnlabelled(next=None, left=0, total=total)
-    same = (table.task[indexes] == query.after_task) & (table.repeat[indexes] == query.after_repeat)
-    here = np.flatnonzero(same)
-    # A rollout that is no longer in the list has given its place to the one after it.
-    first = int(here[0]) + 1 if len(here) else query.after or 0
-    later = open_places[open_places >= first]
-    at = int(later[0] if len(later) else open_places[0])
-    index = indexes[at]
-    place = ListPlace(task=int(table.task[index]), repeat=int(table.repeat[index]), at=at)
-    return NextUnlabelled(next=place, left=left, total=total)
+    return NotesSummary(labels=lines, authors=by_author)

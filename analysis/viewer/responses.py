@@ -7,12 +7,12 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Protocol
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -52,9 +52,7 @@ def problem(status: int, title: str, detail: str, instance: str = "") -> Respons
 class ViewerAccess(Protocol):
     """Decides whether a request is allowed, as all servers of Rollyard do (services/http/access.py)."""
 
-    def refusal(self, scope: Scope) -> Failure | None:
-        """Return the reason for refusing the request, or None if it is allowed."""
-        ...
+    def refusal(self, scope: Scope) -> Failure | None: ...
 
 
 class ViewerAccessMiddleware:
@@ -93,7 +91,8 @@ class ViewerAccessMiddleware:
     def _is_authorized(self, scope: Scope, headers: Headers, token: str) -> bool:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         query_token = dict(_query(scope)).get("token", "")
-        return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(query_token, token)
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._name, "")
+        return _same(cookie, self._cookie) or _same(bearer, token) or _same(query_token, token)
 
     def _redirect_with_cookie(self, scope: Scope) -> Response | None:
         """Redirect a request that has the token in its URL to the same URL without the token, and set the cookie."""
@@ -110,14 +109,6 @@ class ViewerAccessMiddleware:
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
 
 
 def _same(given: str, expected: str) -> bool:

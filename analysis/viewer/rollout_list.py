@@ -58,14 +58,15 @@ class Query(BaseModel):
     agent: str | None = None
     q: str = Field(default="", max_length=1000)
     """Text that the row must contain."""
+    finding: str = Field(default="", max_length=80)
+    """The kind of a finding to which the rollouts must belong."""
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=MAX_LINES)
 
 
 def page_start(start: int, limit: int, total: int, searched: float = 1.0) -> int:
-    """Return where the page that was asked for starts; that of the last page if `start` lies past the end.
-
-    The end is only known when everything has been searched.
+    """Return where the page that was asked for starts; that of the last page if `start` lies past the end. The end is
+    only known when everything has been searched.
     """
     return start if start < total or limit == 0 or searched < 1 else max(total - 1, 0) // limit * limit
 
@@ -91,10 +92,9 @@ class Listing:
     def select(
         self, query: Query, found: NDArray[np.int64] | None = None, selection: ValueSelection = NO_SELECTION
     ) -> Indexes:
-        """Return the sorted indexes of the matching rollouts.
-
-        `found` contains the byte offsets of the rows that contain the searched text, in ascending order. `selection`:
-        the query's expression and sort key, evaluated over the table.
+        """Return the sorted indexes of the matching rollouts. `found` contains the byte offsets of the rows that
+        contain the searched text, in ascending order. `selection`: the query's expression and sort key, evaluated over
+        the table.
         """
         key = query.model_copy(update={"start": 0, "limit": 0, "columns": ""}).model_dump_json()
         version = f"{-1 if found is None else len(found)} {selection.version}"
@@ -197,6 +197,10 @@ class RolloutTable:
         index = low + int(np.searchsorted(self.repeat[low:high], repeat))
         return index if index < high and self.repeat[index] == repeat else None
 
+    def is_measured(self, task: int, repeat: int) -> bool:
+        index = self.find(task, repeat)
+        return index is not None and bool(self.measured[index])
+
     def of_task(self, task: int) -> tuple[int, int]:
         """Return the range of a task's rollouts: the index of the first, and the index after the last."""
         low, high = np.searchsorted(self.task, [task, task + 1])
@@ -221,7 +225,6 @@ class RolloutTable:
 
 def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> RolloutTable:
     """Build the table from measured rows, rows without a reward, and `failed` attempts at rollouts that have no row.
-
     Rewards of at least `threshold` count as solved.
     """
     solved = which_solved(columns, threshold)[1]
@@ -247,23 +250,22 @@ def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -
 def _lost(columns: Columns) -> RolloutTable:
     """Return the rows without a reward, with each rollout's last row first."""
     lost = columns.unmeasured
-    numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
     kind, agent = (CategoryColumn(column.codes[::-1], column.names) for column in (lost.kind, lost.agent))
-    return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
+    numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
+    return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], kind, agent, *numbers)
 
 
 def _failed_attempts(failed: Failed) -> RolloutTable:
     """Return the failed attempts, with each rollout's last attempt first."""
     last = failed.take(slice(None, None, -1))
-    missing, no_row = np.full(len(last.task), np.nan), np.full(len(last.task), NO_ROW)
-    return _failed(last.task, last.repeat, no_row, [missing] * len(_NUMBERS), last.kind, last.agent)
+    return _failed(last.task, last.repeat, np.full(len(last.task), NO_ROW), last.kind, last.agent)
 
 
 def _failed(
-    task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: CategoryColumn, agent: CategoryColumn
+    task: Ints, repeat: Ints, offset: Ints, kind: CategoryColumn, agent: CategoryColumn, *numbers: Floats
 ) -> RolloutTable:
     missing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
-    calls, turns, tokens, seconds = numbers
+    calls, turns, tokens, seconds = numbers or [missing] * len(_NUMBERS)
     return RolloutTable(task, repeat, offset, measured, missing, missing, calls, turns, tokens, seconds, kind, agent)
 
 

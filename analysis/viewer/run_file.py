@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlencode
 
+import numpy as np
 from fastapi import HTTPException
 
 from rollyard.analysis.charts.charts import Chart
@@ -20,6 +21,7 @@ from rollyard.analysis.viewer.api_records import ColumnHead, Event, Numbers, Pag
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.fields import Cells, FileFields, verdict_of
+from rollyard.analysis.viewer.findings import ReadSoFar, RunFindings, rows_of
 from rollyard.analysis.viewer.growing_index import AttemptFile, Failed, FollowedFile, Snapshot
 from rollyard.analysis.viewer.rollout_list import (
     NO_ROW,
@@ -50,7 +52,9 @@ _SEARCH_WAIT_S = 0.2
 class RunFile:
     """A rollout file in the viewer. One thread calls `advance`; any thread may query it."""
 
-    def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
+    def __init__(
+        self, number: int, path: Path, name: str, *, threshold: float | None = None, workers: int = 1, part: int = PART
+    ) -> None:
         """Rewards of at least `threshold` count as solved; None: what the environment says, or the range of rewards."""
         self.number, self.name, self.path, self.threshold = number, name, path, threshold
         self.file = FollowedFile(path, part=part)
@@ -59,6 +63,7 @@ class RunFile:
         self.listing = self._list(None)
         self.notes = RunNotes(path, lambda: (self.file.generation, self.listing.columns))
         self.fields = FileFields(path, self.notes)
+        self.findings = RunFindings(path, self._read_so_far, self._numbers_before, workers=workers)
         self.listed = 0
         """Number of bytes of the file whose rollouts are listed."""
         self._searches = SearchCache(path)
@@ -115,10 +120,8 @@ class RunFile:
 
     def page(self, query: Query) -> Page:
         """Return a page of the list, the last one if `query.start` lies past the end. While the file is searched, it
-        contains only rollouts found so far.
-
-        Raises ExpressionError if the query's expression, sort key or columns are invalid, and OSError if the file
-        cannot be read.
+        contains only rollouts found so far. Raises ExpressionError if the query's expression, sort key or columns are
+        invalid, and OSError if the file cannot be read.
         """
         listing, indexes, searched = self.select(query)
         start = page_start(query.start, query.limit, len(indexes), searched)
@@ -130,7 +133,7 @@ class RunFile:
 
     def select(self, query: Query) -> tuple[Listing, Indexes, float]:
         """Return the list, the indexes of the rollouts that the query selects, and the share of the file that has been
-        searched for them. Raises ExpressionError.
+        searched for them. Raises ExpressionError, and HTTPException (404) if there is no such finding.
         """
         listing, searched, found = self.listing, 1.0, None
         if query.q:
@@ -139,24 +142,24 @@ class RunFile:
         field = "" if name in SORTS else name
         measured = listing.table.measured
         chosen = self.fields.values.select(listing.columns, measured, self.listed, query.where, field)
-        return listing, listing.select(query, found, chosen), min(searched, chosen.searched)
+        indexes, searched = listing.select(query, found, chosen), min(searched, chosen.searched)
+        if query.finding:
+            finding, examined = self.findings.named(query.finding)
+            indexes = indexes[np.isin(indexes, rows_of(listing.table, finding))]
+            searched = min(searched, examined)
+        return listing, indexes, searched
 
     def cells(self, listing: Listing, indexes: Indexes, names: str) -> tuple[tuple[ColumnHead, ...], Cells]:
         """Return the named columns, and their values in the rollouts at `indexes`. Raises as `page` does."""
         offsets, places = listing.table.offset[indexes], listing.places[indexes]
         return self.fields.cells(listing.columns, offsets.tolist(), places.tolist(), names)
 
-    def line(self, table: RolloutTable, index: int) -> bytes | None:
-        """Return a rollout's raw row; None if it has no row. Raises OSError if the file cannot be read."""
-        offset = int(table.offset[index])
-        return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
-
     def numbers(self) -> tuple[int, Run]:
         """Return the metrics, preceded by the number of bytes they cover. They may be slightly stale."""
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
         return self._numbers.get(version, self._compute_numbers)
 
-    def numbers_before(self, end: int) -> Run:
+    def _numbers_before(self, end: int) -> Run:
         covered, run = self.numbers()
         if covered == end:
             return run
@@ -164,6 +167,7 @@ class RunFile:
         return self._run(snapshot, chosen(snapshot.columns, snapshot.columns.offset < end))
 
     def close(self) -> None:
+        self.findings.close()
         self._searches.stop()
         self.fields.stop()
         self.file.close()
@@ -175,6 +179,10 @@ class RunFile:
     def _run(self, snapshot: Snapshot, columns: Columns) -> Run:
         read = Read(columns, self.file.size, self._torn(), snapshot.has_task_index)
         return run_from_columns(self.path, self.name, read, pass_threshold=self.threshold)
+
+    def _read_so_far(self) -> ReadSoFar:
+        file, attempts = self.file, len(self.attempts.failed.task)
+        return ReadSoFar(file.generation, file.snapshot.end, file.size - self._torn(), attempts)
 
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.at_end else 0
@@ -223,9 +231,8 @@ def index_of(table: RolloutTable, task: int, repeat: int) -> int:
 
 
 def rollout_view(run: RunFile, table: RolloutTable, index: int, replays: Replays) -> RolloutView:
-    """Return the rollout at `index` of the run's table.
-
-    Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
+    """Return the rollout at `index` of the run's table. Raises OSError if the file cannot be read, and RowChanged if
+    the index is out of date.
     """
     line, row = table.line(index), row_of(run, table, index)
     events = events_of(row) if row else []
@@ -248,29 +255,24 @@ def token_charts(events: Sequence[Event]) -> list[Chart]:
     return [] if chart is None else [chart]
 
 
-def row_line(run: RunFile, table: RolloutTable, index: int) -> bytes:
-    """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
+def row_line(run: RunFile, table: RolloutTable, index: int) -> tuple[bytes, RolloutRow | None]:
+    """Return the line of the rollout at `index` and its row; nothing if it has none. Raises OSError or RowChanged, as
     `rollout_view` does.
     """
-    line = run.line(table, index)
-    if line is not None:
-        _validated(run, table, index, as_row(line))
-    return line or b""
-
-
-def row_of(run: RunFile, table: RolloutTable, index: int) -> RolloutRow | None:
-    """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
-    line = run.line(table, index)
-    return None if line is None else _validated(run, table, index, as_row(line))
-
-
-def _validated(run: RunFile, table: RolloutTable, index: int, row: Json | None) -> RolloutRow:
-    key = int(table.task[index]), int(table.repeat[index])
+    offset = int(table.offset[index])
+    if offset == NO_ROW:
+        return b"", None
+    line = line_at(run.path, offset).rstrip(b"\r\n")
+    row, key = as_row(line), (int(table.task[index]), int(table.repeat[index]))
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.has_task_index and found != key):
         run.file.invalidate()
         raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
-    return cast(RolloutRow, row)
+    return line, cast(RolloutRow, row)
+
+
+def row_of(run: RunFile, table: RolloutTable, index: int) -> RolloutRow | None:
+    return row_line(run, table, index)[1]
 
 
 def _key(table: RolloutTable, index: int) -> tuple[int, int] | None:

@@ -46,8 +46,8 @@ from rollyard.analysis.metrics.training_steps import (
     joined,
     step_summary,
 )
-from rollyard.analysis.viewer.growing_index import empty, extended
-from rollyard.analysis.viewer.library import NICE, FileIndex
+from rollyard.analysis.viewer.growing_index import NICE, empty, extended
+from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
 from rollyard.records.errors import RollyardError
@@ -68,7 +68,6 @@ _LAST = 2**53
 class SeriesStep(Record):
     step: int
     run: int
-    """Number of the file in the viewer."""
     name: str
     rollouts: int | None
     """Number of measured rollouts; None if the file has not been read, or has none."""
@@ -87,10 +86,7 @@ class SeriesView(Record):
     choices: list[SeriesChoice]
     steps: list[SeriesStep]
     read: int
-    """Number of bytes of the files that were read."""
     total: int
-    seconds_left: float | None
-    """Estimate of the time until everything is read; None before anything was read."""
     revision: int
     """Changes when there is something new to draw."""
     groups: list[ChartGroup]
@@ -116,10 +112,9 @@ class MapRow(Record):
 
 
 class TaskMap(Record):
-    """GET /api/series/tasks?of=&value=&sort=&first=&last=&start=&limit=: tasks by steps.
-
-    `sort` is one of task, first, last, change and learned, with `-` before it for descending order. Only steps from
-    `first` to `last` have columns, at most 40 of them, evenly spaced.
+    """GET /api/series/tasks?of=&value=&sort=&first=&last=&start=&limit=: tasks by steps. `sort` is one of task, first,
+    last, change and learned, with `-` before it for descending order. Only steps from `first` to `last` have columns,
+    at most 40 of them, evenly spaced.
     """
 
     columns: list[SeriesStep]
@@ -127,7 +122,6 @@ class TaskMap(Record):
     """Number of steps from `first` to `last`, of which some may have no column."""
     value: Value
     values: list[Value]
-    """The values that can be shown."""
     low: float
     high: float
     """Range of the values, for colours."""
@@ -162,7 +156,6 @@ def series_router(index: FileIndex, source: SeriesSource, reader: StepReader) ->
             steps=_steps(files, found),
             read=found.read,
             total=found.total,
-            seconds_left=found.seconds_left,
             revision=found.revision,
             groups=_groups(files, found),
             notes=[displayable(note, 1000) for note in notes if note],
@@ -182,7 +175,9 @@ def series_router(index: FileIndex, source: SeriesSource, reader: StepReader) ->
         values: list[Value] = ["solve_rate", "reward"] if series.has_solved else ["reward"]
         shown = value if value in values else values[0]
         numbers = series.solve_rate if shown == SOLVE_RATE else series.mean
-        low, high = value_range(shown, numbers)
+        low, high = 0.0, 1.0
+        if shown != SOLVE_RATE and not np.isnan(numbers).all():
+            low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
         order = series.order(sort, numbers)[start : start + limit]
         return TaskMap(
             columns=_steps(columns, found),
@@ -256,18 +251,10 @@ def map_row(series: TaskSeries, values: Floats, row: int) -> MapRow:
     return MapRow(task=int(series.label[row]), cells=cells, change=None if np.isnan(change) else change)
 
 
-def value_range(value: str, values: Floats) -> tuple[float, float]:
-    """Return the range of the colours: 0 to 1 for solve rates, the lowest to the highest mean reward."""
-    if value == SOLVE_RATE or np.isnan(values).all():
-        return 0.0, 1.0
-    return float(np.nanmin(values)), float(np.nanmax(values))
-
-
 @dataclass(frozen=True)
 class StepFile:
     step: int
     run: int
-    """Number of the file in the viewer."""
     name: str
     path: Path
 
@@ -301,20 +288,14 @@ class SeriesProgress:
     summaries: dict[int, StepSummary]
     """By step. Steps that have not been read, or have no measured rollout, are missing."""
     read: int
-    """Number of bytes that were read."""
     total: int
-    """Total size of the files in bytes."""
     errors: tuple[str, ...]
     revision: int
-    """Changes with every summary."""
-    seconds_left: float | None = None
-    """Estimate of the time until everything is read, at the speed so far; None before anything was read."""
 
 
 @dataclass(frozen=True)
 class _Known:
     fingerprint: tuple[int, int]
-    """Size and modification time of the file when it was read."""
     summary: StepSummary | None
     error: str
     again: float
@@ -338,11 +319,9 @@ class StepReader:
         self._worth_processes, self._part = worth_processes, part
         self._threshold = threshold
         self._workers = workers or len(os.sched_getaffinity(0))
-        self._bytes_read, self._seconds_read = 0, 0.0
         self._known: dict[Path, _Known] = {}
         self._queue: list[StepFile] = []
         self._done = 0
-        """Bytes of the current file that were read."""
         self._current: Path | None = None
         self._revision = 0
         self._closed = False
@@ -357,7 +336,7 @@ class StepReader:
             stale = [
                 one for one in files if one.path != self._current and self._is_stale(one.path, sizes[one.path], now)
             ]
-            self._queue = _spread(stale)
+            self._queue = sorted(stale, key=lambda one: files.index(one) not in (0, len(files) - 1))  # the ends first
             if stale and not self._closed and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._read, name="series", daemon=True)
                 self._thread.start()
@@ -365,16 +344,13 @@ class StepReader:
             unread = sum(sizes[one.path][0] for one in files if one.path not in self._known)
             begun = self._done if self._current in sizes and self._current not in self._known else 0
             revision = self._revision
-            speed = self._bytes_read / self._seconds_read if self._seconds_read else 0.0
         total = sum(size for size, _ in sizes.values())
-        left = unread - begun
         return SeriesProgress(
             summaries={step: one.summary for step, one in known.items() if one.summary is not None},
             read=min(total, total - unread + begun),
             total=total,
             errors=tuple(one.error for one in known.values() if one.error),
             revision=revision,
-            seconds_left=max(0, left) / speed if speed else None,
         )
 
     def wait(self) -> None:
@@ -420,16 +396,11 @@ class StepReader:
             return None
         parts: list[FilePart] = []
         numbers: list[NumberColumns] = []
-        begun = time.monotonic()
         with closing(self._parts(one.path, size, indexed)) as read_parts:
             for part, found, end in read_parts:
                 parts.append(part)
                 numbers.append(found)
-                with self._lock:
-                    self._bytes_read += end - self._done
-                    self._seconds_read += time.monotonic() - begun
-                    self._done = end
-                begun = time.monotonic()
+                self._done = end
                 if self._closed:
                     raise _Closed
         snapshot = extended(empty(), parts, has_task_index=indexed)
@@ -477,19 +448,6 @@ def _fingerprint(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
-
-
-def _spread(files: Sequence[StepFile]) -> list[StepFile]:
-    """Order the files so that the first ones are spread over the series: its ends, its middle, its quarters, ..."""
-    count = len(files)
-    places = dict.fromkeys((0, count - 1)) if count else {}
-    parts = 2
-    while len(places) < count:
-        places |= dict.fromkeys(index * (count - 1) // parts for index in range(parts + 1))
-        parts *= 2
-        if parts > 2 * count:
-            places |= dict.fromkeys(range(count))
-    return [files[place] for place in places]
 
 
 def read_series(

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rollyard.analysis.viewer.api_records import Event, Snippet
+from rollyard.analysis.viewer.api_records import Snippet
 from rollyard.analysis.viewer.caches import PacedCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.untrusted_values import as_row
@@ -58,7 +58,6 @@ class Search:
 
     def progress(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
         """Return the byte offsets of matching lines found so far, and the share of `until` that has been searched.
-
         `until` is the number of bytes in complete lines. Waits for at most `wait_s`, which is long enough for most
         files.
         """
@@ -108,10 +107,8 @@ class Search:
 
 def forms(text: str) -> list[bytes]:
     """Return the byte strings to search for in a line whose ASCII letters are lower-cased. None of them contains
-    another.
-
-    The text can occur verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that is
-    itself a string. Non-ASCII letters can be verbatim or escaped, in lower or upper case.
+    another. The text can occur verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that
+    is itself a string. Non-ASCII letters can be verbatim or escaped, in lower or upper case.
     """
     variants = _cases(text)
     once = {_escaped(variant, ascii_only) for variant in variants for ascii_only in (True, False)}
@@ -171,9 +168,8 @@ class Snippets:
         self._kept = PacedCache[tuple[Snippet | None, int]](_MAX_KEPT)
 
     def of(self, offsets: Sequence[int], text: str) -> tuple[Snippet | None, ...]:
-        """Return what the text matches in each of the rows that begin at `offsets` (negative: no row).
-
-        Raises OSError if the file cannot be read.
+        """Return what the text matches in each of the rows that begin at `offsets` (negative: no row). Raises OSError
+        if the file cannot be read.
         """
         return tuple(self._each(offsets, text)) if text else ()
 
@@ -199,7 +195,6 @@ class Snippets:
 
 def snippet_of(row: Mapping[str, Any], text: str) -> Snippet | None:
     """Return the first event of the conversation that contains `text`, ignoring case, or else the first other field.
-
     None if neither contains it as it is shown; the search also finds texts that are written in a different way.
     """
     if not text:
@@ -207,20 +202,16 @@ def snippet_of(row: Mapping[str, Any], text: str) -> Snippet | None:
     events = events_of(row)
     found = [(index, span) for index, event in enumerate(events) if (span := _span(event.text, text))]
     if not found:  # JSON that is indented to be read, as in the arguments of a call
-        spaced = _with_any_space(text)
+        spaced = re.compile(r"\s*".join(map(re.escape, "".join(text.split()))) or "(?!)", re.IGNORECASE)
         found = [(index, match.span()) for index, event in enumerate(events) if (match := spaced.search(event.text))]
     if found:
         index, (at, end) = found[0]
         event, others = events[index], len(found) - 1
         parts = _around(event.text, at, end - at)
-        name = event.name or _called_by(events, event)
+        calls = (one.name for one in events if one.speaker == "call" and one.call == event.call)
+        name = event.name or (next(calls, "") if event.speaker == "result" else "")
         return Snippet(event=index, turn=event.turn, place=event.speaker, name=name, others=others, **parts)
     return next(_in_fields(row, text), None)
-
-
-def _called_by(events: Sequence[Event], event: Event) -> str:
-    calls = (one.name for one in events if one.speaker == "call" and one.call == event.call)
-    return next(calls, "") if event.speaker == "result" else ""
 
 
 def _span(text: str, part: str) -> tuple[int, int] | None:
@@ -230,11 +221,6 @@ def _span(text: str, part: str) -> tuple[int, int] | None:
         lowered, wanted = text, part
     at = lowered.find(wanted)
     return None if at < 0 else (at, at + len(part))
-
-
-def _with_any_space(text: str) -> re.Pattern[str]:
-    """Return a pattern for the text with any white space between its letters."""
-    return re.compile(r"\s*".join(map(re.escape, "".join(text.split()))) or "(?!)", re.IGNORECASE)
 
 
 def _in_fields(row: Mapping[str, Any], text: str) -> Iterator[Snippet]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from rollyard.analysis.charts.charts import Bar, Chart, Pair, chart, histogram, scatter, table
 from rollyard.analysis.charts.svg import Axis, share, short, signed
@@ -36,23 +36,25 @@ _SAME = 1e-4
 _BEFORE, _AFTER = 40, 20
 
 
+_Whole = Annotated[int, Field(strict=True)]
+_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
 class ViewedTokenPair(Record):
     """A token with a loss."""
 
-    task: int
-    repeat: int
-    index: int = Field(exclude=True)
+    task: _Whole
+    repeat: _Whole
+    index: _Whole = Field(exclude=True)
     """Index in its training sequence, prompt included."""
-    id: int
-    engine: float
-    trainer: float
-    entropy: float | None
-    clipped: bool
+    id: _Whole
+    engine: _Finite
+    trainer: _Finite
+    entropy: _Finite | None = None
+    clipped: bool = False
 
 
 class LargeDifference(ViewedTokenPair):
-    """A token on which engine and trainer differ."""
-
     run: int
     """Number of the step's rollout file."""
     call: int | None = None
@@ -68,9 +70,7 @@ class Mismatch(Record):
     """GET /api/training/mismatch?step=: engine and trainer before an update. Without `step`, that of the last one."""
 
     steps: list[int]
-    """Steps with a file of pairs, in ascending order."""
     step: int | None
-    """None if there are none."""
     tokens: int
     """Number of tokens with a loss in the update."""
     clipped: int
@@ -97,7 +97,7 @@ def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> AP
 def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | None) -> Mismatch:
     files = index.folder.token_pairs()
     chosen = max(files, default=None) if step is None else step
-    found, problem, run, largest = NO_PAIRS, "", None, list[LargeDifference]()
+    found, problem, run, largest = PairFile(), "", None, list[LargeDifference]()
     if chosen is not None:
         if chosen not in files:
             raise HTTPException(
@@ -197,25 +197,20 @@ def _ratios(found: PairFile) -> Chart:
 
 
 def _tip(pair: ViewedTokenPair) -> str:
-    clipped = ", clipped" if pair.clipped else ""
-    difference = signed(pair.trainer - pair.engine)
-    return f"id {pair.id}: engine {short(pair.engine)}, trainer {short(pair.trainer)}, difference {difference}{clipped}"
+    both = f"engine {short(pair.engine)}, trainer {short(pair.trainer)}"
+    return f"id {pair.id}: {both}, difference {signed(pair.trainer - pair.engine)}{', clipped' if pair.clipped else ''}"
 
 
 @dataclass(frozen=True)
 class PairFile:
-    tokens: int
-    clipped: int
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
+    tokens: int = 0
+    clipped: int = 0
+    edges: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
     """Number of tokens by log-ratio, with one number more than `edges`; empty if they do not fit together."""
-    sample: tuple[ViewedTokenPair, ...]
-    largest: tuple[ViewedTokenPair, ...]
-    not_finite: int
-    """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
-
-
-NO_PAIRS = PairFile(tokens=0, clipped=0, edges=(), counts=(), sample=(), largest=(), not_finite=0)
+    sample: tuple[ViewedTokenPair, ...] = ()
+    largest: tuple[ViewedTokenPair, ...] = ()
+    not_finite: int = 0
 
 
 def read_pairs(path: Path) -> PairFile:
@@ -232,41 +227,31 @@ def read_pairs(path: Path) -> PairFile:
     edges = tuple(edge for value in items(record.get("log_ratio_edges")) if (edge := number(value, None)) is not None)
     found = items(record.get("log_ratio_counts"))
     counts = tuple(count for value in found if (count := whole_number(value, least=0)) is not None)
-    sample, largest = (list(_pairs(record.get(name))) for name in ("sample", "largest"))
+    (sample, lacking), (largest, others) = (_pairs(record.get(name)) for name in ("sample", "largest"))
     return PairFile(
         tokens=whole_number(record.get("tokens"), least=0) or 0,
         clipped=whole_number(record.get("clipped"), least=0) or 0,
         edges=edges,
         counts=counts if edges and len(counts) == len(edges) + 1 else (),
-        sample=tuple(pair for pair in sample if isinstance(pair, ViewedTokenPair)),
-        largest=tuple(pair for pair in largest if isinstance(pair, ViewedTokenPair)),
-        not_finite=len({pair for pair in sample + largest if isinstance(pair, tuple)}),
+        sample=sample,
+        largest=largest,
+        not_finite=len(lacking | others),
     )
 
 
-def _pairs(values: Any) -> Iterator[ViewedTokenPair | tuple[int, ...]]:
-    """Yield the valid pairs, and only (task, repeat, index, id) if a log-probability is not a finite number."""
+def _pairs(values: Any) -> tuple[tuple[ViewedTokenPair, ...], set[tuple[int, ...]]]:
+    """Return the pairs, and which tokens have none because a log-probability is not a finite number."""
+    found, lacking = list[ViewedTokenPair](), set[tuple[int, ...]]()
     for value in map(mapping, items(values)):
-        found = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
-        whole = tuple(one for one in found if one is not None)
-        engine, trainer = number(value.get("engine"), None), number(value.get("trainer"), None)
-        if len(whole) < len(found):
-            continue
-        if engine is None or trainer is None:
-            yield whole
-            continue
-        task, repeat, index, token = whole
-        entropy = number(value.get("entropy"), None)
-        yield ViewedTokenPair(
-            task=task,
-            repeat=repeat,
-            index=index,
-            id=token,
-            engine=engine,
-            trainer=trainer,
-            entropy=entropy,
-            clipped=value.get("clipped") is True,
-        )
+        try:
+            found.append(
+                ViewedTokenPair(**{name: value[name] for name in ViewedTokenPair.model_fields if name in value})
+            )
+        except ValidationError:
+            key = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
+            if None not in key:
+                lacking.add(tuple(one for one in key if one is not None))
+    return tuple(found), lacking
 
 
 @dataclass(frozen=True)
@@ -284,7 +269,6 @@ def token_place(
     row: Mapping[str, Any], index: int, token: int, log_prob: float, decoder: TokenDecoder | None = None
 ) -> TokenPlace | None:
     """Return the place of the generated token at `index` of a sequence, prompt included; None if the row has none.
-
     Several sequences of an episode may have a token at the same index, so that its log-probability has to match, too.
     """
     call = 0

@@ -10,7 +10,7 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -62,9 +62,7 @@ class StepLine(Record):
     cells: list[str]
     """A value per column, empty if the step has none."""
     rollouts: int | None
-    """Number of the run with the step's rollouts; None if there is no file."""
     evaluation: int | None
-    """Number of the run with the rollouts of the evaluation after the step."""
 
 
 class StepPage(Record):
@@ -109,7 +107,9 @@ def step_page(index: TrainingIndex, start: int, limit: int) -> StepPage:
     """Return a page of steps: those with metrics and those with rollouts."""
     rollouts, evaluations = index.folder.rollouts(), index.folder.evaluations()
     with index.reading:
-        columns = _columns(index.metrics.names)
+        names = index.metrics.names
+        evaluated = [next((name for name in known if name in names), None) for known in _EVALUATIONS]
+        columns = [name for name in (*_COLUMNS, *evaluated) if name is not None and name in names]
         steps = sorted({*index.metrics.steps, *rollouts, *evaluations}, reverse=True)
         chosen = [(step, index.metrics.at(step)) for step in steps[start : start + limit]]
     return StepPage(
@@ -128,15 +128,9 @@ def step_page(index: TrainingIndex, start: int, limit: int) -> StepPage:
     )
 
 
-def _columns(known: Collection[str]) -> list[str]:
-    evaluations = [next((name for name in names if name in known), None) for names in _EVALUATIONS]
-    return [*(name for name in _COLUMNS if name in known), *(name for name in evaluations if name is not None)]
-
-
 class TrainingIndex(FileIndex):
-    """A run has as many files as steps, so that they are opened only when they are looked at.
-
-    Numbers of runs follow from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
+    """A run has as many files as steps, so that they are opened only when they are looked at. Numbers of runs follow
+    from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
     """
 
     def __init__(self, root: Path, *, version: str = "", threshold: float | None = None, workers: int | None = None):
@@ -174,14 +168,15 @@ class TrainingIndex(FileIndex):
     def _status(self) -> TrainingStatus:
         rollouts, evaluations = self.folder.rollouts(), self.folder.evaluations()
         record = self.folder.record()
+        last_start = mapping((items(record.get("starts")) or [None])[-1])
         with self.reading:
             steps = self.metrics.steps
             revision, updated = self.metrics.revision, self.metrics.updated
         return TrainingStatus(
             name=displayable(self.folder.root.resolve().name),
             path=displayable(str(self.folder.root), 4096),
-            state=state_of(record),
-            facts=facts_of(record),
+            state=displayable(text_of(last_start.get("state"))),
+            facts=facts_of(record, last_start),
             revision=revision,
             steps=len(steps),
             last_step=steps[-1] if steps else None,
@@ -235,20 +230,11 @@ class TrainingFolder:
         return mapping(record)
 
 
-def state_of(record: Json) -> str:
-    return displayable(text_of(_last_start(record).get("state")))
-
-
-def facts_of(record: Json) -> dict[str, str]:
+def facts_of(record: Json, last_start: Json) -> dict[str, str]:
     starts = items(record.get("starts"))
     plain = {name: value for name, value in record.items() if name != "starts"}
-    found = {**_flat(plain), **({"starts": str(len(starts))} if starts else {}), **_flat(_last_start(record))}
+    found = {**_flat(plain), **({"starts": str(len(starts))} if starts else {}), **_flat(last_start)}
     return dict(list(found.items())[:_MAX_FACTS])
-
-
-def _last_start(record: Json) -> Json:
-    starts = items(record.get("starts"))
-    return mapping(starts[-1]) if starts else {}
 
 
 def _flat(tree: Json, prefix: str = "") -> dict[str, str]:

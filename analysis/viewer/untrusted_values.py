@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from rollyard.records.json_values import mapping, number
-from rollyard.records.jsonl import lenient, line_at
+from rollyard.records.jsonl import lenient
 from rollyard.records.types import TOKEN_FIELDS, Json
 
 MAX_DEPTH = 100
@@ -40,14 +39,6 @@ def sanitize(value: Any, depth: int = 0) -> Any:
             return [sanitize(item, depth + 1) for item in value]
         return {sanitize(key, depth + 1): sanitize(item, depth + 1) for key, item in value.items()}
     return value
-
-
-def row_at(path: Path, offset: int) -> Json:
-    """Return the object on the line, or {} if the line is not an object, which can happen if the file was changed.
-
-    Raises OSError if the file cannot be read.
-    """
-    return as_row(line_at(path, offset)) or {}
 
 
 def as_row(line: bytes) -> Json | None:

@@ -1,7 +1,8 @@
-/** The alignment of two rollouts. */
+/** The alignment of two rollouts, and the difference of their texts. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { align, callsByRow, divergences, divergenceText, frameAfter, samePrompt, turnsOf } from '../../analysis/viewer/static/parts/alignment.js';
+import { align, callsByRow, divergences, divergenceText, frameAfter, samePrompt, turnsOf, wordDiff, readable } from '../../analysis/viewer/static/parts/alignment.js';
+import { parseObject } from '../../analysis/viewer/static/parts/parsed.js';
 
 const event = (speaker, turn, text, more = {}) => ({ speaker, turn, text, name: '', call: '', reward: null, ...more });
 
@@ -87,4 +88,37 @@ test('results of parallel calls may come in any order', () => {
   const first = [call('a'), call('b'), result('a', '1'), result('b', '2')];
   assert.deepEqual(kinds(first, [call('a'), call('b'), result('b', '2'), result('a', '1')]), ['same']);
   assert.deepEqual(kinds(first, [call('a'), call('b'), result('b', '1'), result('a', '2')]), ['observation']);
+});
+
+const textOf = (pieces, side) => pieces.filter(({ kind }) => kind === 'same' || kind === side).map(({ text }) => text).join('');
+
+test('only the changed word is marked', () => {
+  assert.deepEqual(wordDiff('go up now', 'go down now'), [
+    { kind: 'same', text: 'go ' }, { kind: 'first', text: 'up' }, { kind: 'second', text: 'down' }, { kind: 'same', text: ' now' },
+  ]);
+});
+
+test('both texts can be restored from the pieces', () => {
+  const texts = ['', 'a', 'the box is at 3, 4', 'the box was at 3, 5!', 'é ü\n\n  x', '盒子 box', 'box box box', `${'word '.repeat(3000)}`, `${'other '.repeat(3000)}`];
+  for (const a of texts) {
+    for (const b of texts) {
+      const pieces = wordDiff(a, b);
+      assert.equal(textOf(pieces, 'first'), a);
+      assert.equal(textOf(pieces, 'second'), b);
+    }
+  }
+});
+
+test('equal texts are one piece', () => assert.deepEqual(wordDiff('same text', 'same text'), [{ kind: 'same', text: 'same text' }]));
+
+test('objects with integers that a browser rounds stay texts', () => {
+  for (const text of ['{"id": 1234567890123456789}', '{"ids": [1, -1234567890123456788]}']) {
+    assert.equal(parseObject(text), null);
+    assert.equal(readable(text), text);
+  }
+});
+
+test('other objects are shown as fields', () => {
+  assert.deepEqual(parseObject('{"x": 0.12345678901234568, "id": 42}'), { x: 0.12345678901234568, id: 42 });
+  assert.equal(readable('{"id": 42, "say": "a"}'), 'id: 42\nsay: a');
 });

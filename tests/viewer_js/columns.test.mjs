@@ -1,7 +1,8 @@
-/** Columns, expressions and their completion. */
+/** Columns, expressions and their completion, named views. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { DEFAULT_COLUMNS, barCondition, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../analysis/viewer/static/columns.js';
+import { savedViews, saveView, viewOf } from '../../analysis/viewer/static/storage.js';
 
 test('the default columns are not written to the address', () => {
   assert.equal(formatColumns(parseColumns(null)), null);
@@ -48,4 +49,30 @@ test('a bar selects what it counts: rounded values, or values up to the next bar
   assert.ok(bounds[0] < -1.1000000000000003 && -1.0999999999999999 < bounds[1] && bounds[1] - bounds[0] < 2e-9);
   assert.equal(barCondition('length', { low: 2.5, high: 5 }, false), 'length >= 2.5 and length < 5');
   assert.equal(barCondition('length', { low: 97.5, high: 100 }, true), 'length >= 97.5 and length <= 100');
+});
+
+/** A storage in memory, with the two methods that the module uses. */
+function memory(items = {}) {
+  return () => ({ getItem: (key) => items[key] ?? null, setItem: (key, value) => { items[key] = value; } });
+}
+
+test('a saved view is listed until it is deleted', () => {
+  const storage = memory();
+  saveView('hard', 'where=reward+%3C+1', storage);
+  saveView('easy', 'sort=reward', storage);
+  assert.deepEqual(savedViews(storage), [['easy', 'sort=reward'], ['hard', 'where=reward+%3C+1']]);
+  saveView('hard', null, storage);
+  assert.deepEqual(savedViews(storage), [['easy', 'sort=reward']]);
+});
+
+test('a browser without storage, or with other contents, has no views', () => {
+  const refused = () => { throw new Error('no storage'); };
+  assert.deepEqual(savedViews(refused), []);
+  assert.equal(saveView('x', 'y', refused), false);
+  assert.deepEqual(savedViews(memory({ 'rollyard.views': '[1]' })), []);
+});
+
+test('a view contains filters, order and columns, but no page and no open panel', () => {
+  const query = new URLSearchParams('where=reward+%3C+1&sort=-reward&columns=tag&start=100&facet=tag&at=3');
+  assert.equal(viewOf(query), 'where=reward+%3C+1&sort=-reward&columns=tag');
 });

@@ -1,9 +1,7 @@
 /** What applies to rollouts: merging of responses, labels, verdicts, completion. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import {
-  isLabelledBy, labelsOf, matchingLabels, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText,
-} from '../../analysis/viewer/static/parts/rolloutnotes.js';
+import { labelsOf, merged, overrideOf, parseVerdict, toggled, verdictText } from '../../analysis/viewer/static/parts/notestore.js';
 
 const notes = (more) => ({ task: 0, repeat: 0, labels: [], verdicts: [], texts: [], ...more });
 
@@ -30,11 +28,6 @@ test('a label of this author is removed, and one of another author is added', ()
   assert.deepEqual(toggled(given, 'loop', 'bob'), { kind: 'label', label: 'loop' });
 });
 
-test('a verdict counts as labelled, a note does not', () => {
-  assert.equal(isLabelledBy(notes({ verdicts: [{ author: 'ann' }] }), 'ann'), true);
-  assert.equal(isLabelledBy(notes({ texts: [{ author: 'ann' }] }), 'ann'), false);
-});
-
 test('the last verdict of anyone counts', () => {
   assert.equal(overrideOf(notes({ verdicts: [{ verdict: 'wrong' }, { verdict: 1 }] })).verdict, 1);
   assert.equal(overrideOf(notes({})), null);
@@ -44,19 +37,4 @@ test('verdicts are read as people type them', () => {
   assert.deepEqual(['correct', ' C ', 'w', 'wrong', '0.5', '0,5', '-1', ''].map(parseVerdict), ['correct', 'correct', 'wrong', 'wrong', 0.5, 0.5, -1, null]);
   assert.deepEqual(['maybe', 'Infinity', '1e999', 'NaN'].map(parseVerdict), [null, null, null, null]);
   assert.deepEqual([verdictText('wrong'), verdictText(0.5)], ['wrong', 'reward 0.5']);
-});
-
-test('labels that start with the text come first', () => {
-  const labels = [{ label: 'no loop' }, { label: 'Loop' }, { label: 'guess' }];
-  assert.deepEqual(matchingLabels(labels, 'loop'), ['Loop', 'no loop']);
-  assert.deepEqual(matchingLabels(labels, ''), ['no loop', 'Loop', 'guess']);
-});
-
-test('the next row is the first after the selected one that this author has not labelled and that has not failed', () => {
-  const lines = [0, 1, 2, 3].map((task) => ({ task, repeat: 0, outcome: task === 2 ? 'failed' : 'measured' }));
-  const labelled = new Map([['1/0', notes({ labels: [{ label: 'a', author: 'ann' }] })]]);
-  assert.equal(nextShown(lines, 0, labelled, 'ann'), 3);
-  assert.equal(nextShown(lines, 0, labelled, 'bob'), 1);
-  assert.equal(nextShown(lines, -1, labelled, 'ann'), 0);
-  assert.equal(nextShown(lines, 3, labelled, 'ann'), -1);
 });

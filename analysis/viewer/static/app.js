@@ -1,26 +1,22 @@
 /** The frame of every page: the navigation bar, the page for the current address, and the keys. */
-import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
+import { html, render, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { IS_EXPORT, useData } from './data.js';
-import { useKeys, KEYS } from './keys.js';
-import { Attempt } from './pages/attempt.js';
-import { Attempts } from './pages/attempts.js';
+import { KEYS, useKeys } from './keys.js';
+import { Attempt, Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
 import { Findings } from './pages/findings.js';
-import { List } from './pages/list.js';
-import { Live } from './pages/live.js';
-import { Mismatch } from './pages/mismatch.js';
+import { List, stepKeys } from './pages/list.js';
+import { Live, Tail } from './pages/live.js';
 import { NotesPage } from './pages/notes.js';
 import { Overview } from './pages/overview.js';
 import { Rollout } from './pages/rollout.js';
 import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
-import { Tail } from './pages/tail.js';
-import { Training } from './pages/training.js';
+import { Mismatch, Training } from './pages/training.js';
 import { Breadcrumbs, Notice } from './parts/page.js';
-import { stepKeys } from './parts/steplinks.js';
-import { go, link, useRoute, useNavigation } from './route.js';
+import { go, link, useNavigation, useRoute } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
-import { nextTheme, theme } from './theme.js';
+import { applyTheme, nextTheme, theme } from './storage.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -47,7 +43,7 @@ function pageFor(path, overview) {
     if (path.length === 2) return List;
     if (second === 'attempts' && path.length === 3) return Attempts;
     if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
-    if (second === 'findings' && path.length <= 4) return Findings;
+    if (second === 'findings' && path.length === 3) return Findings;
     if (second === 'notes' && path.length === 3) return NotesPage;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }
@@ -58,27 +54,27 @@ function pageFor(path, overview) {
   return null;
 }
 
-export function App() {
+function App() {
   const route = useRoute();
   const [helpOpen, setHelpOpen] = useState(false);
+  const [shownTheme, setTheme] = useState(theme());
+  const changeTheme = () => setTheme(nextTheme());
   const isTraining = useRef(false);
   const wanted = isTraining.current ? wantedRuns(route.path).map((run) => `run=${run}`).join('&') : '';
   const { value: overview, error } = useData(wanted ? `overview?${wanted}` : 'overview', pollInterval);
   isTraining.current = Boolean(overview?.training);
+  const toRun = (...page) => () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), ...page]));
   useKeys({
     '?': () => setHelpOpen(true),
-    t: nextTheme,
+    t: changeTheme,
     'g o': () => go(link([])),
-    'g r': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview)])),
-    'g f': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'findings'])),
-    'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
-    'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
+    'g r': toRun(), 'g f': toRun('findings'), 'g n': toRun('notes'), 'g a': toRun('attempts'),
     'g l': () => go(link(['live'])),
     ...(overview?.training ? stepKeys(overview.training) : {}),
   });
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
-    <${Bar} route=${route} overview=${overview} help=${() => setHelpOpen(true)} />
+    <${Bar} route=${route} overview=${overview} help=${() => setHelpOpen(true)} shown=${shownTheme} next=${changeTheme} />
     <${Main} route=${route} overview=${overview} error=${error} />
     <${Help} open=${helpOpen} close=${() => setHelpOpen(false)} />`;
 }
@@ -89,18 +85,11 @@ function skip(event) {
   document.getElementById('main').focus();
 }
 
-/** The pages of a run, by the part of their address. */
 const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes']];
 
-function Bar({ route, overview, help }) {
+function Bar({ route, overview, help, shown, next }) {
   const main = mainRun(overview);
   const compared = comparedRuns(overview);
-  const [currentTheme, setCurrentTheme] = useState(theme());
-  useEffect(() => {
-    const update = () => setCurrentTheme(theme());
-    addEventListener('themechange', update);
-    return () => removeEventListener('themechange', update);
-  }, []);
   const current = (name) => (route.path[0] === name ? 'page' : undefined);
   const run = current('runs') ? route.path[1] : main;
   const open = SECTIONS.find(([section]) => section && section === route.path[2]) ?? SECTIONS[0];
@@ -114,15 +103,10 @@ function Bar({ route, overview, help }) {
       ${!IS_EXPORT && html`<a href=${link(['live'])} aria-current=${current('live')}>Live</a>`}
     </nav>
     <div class="tools">
-      <button class="quiet" onClick=${nextTheme} title="Light or dark (t)"><span class="wide-only">Theme:</span>${currentTheme}</button>
+      <button class="quiet" onClick=${next} title="Light or dark (t)"><span class="wide-only">Theme:</span>${shown}</button>
       <button class="quiet wide-only" onClick=${help} title="Keyboard shortcuts (?)">Keys</button>
     </div>
   </header>`;
-}
-
-function NotFound() {
-  return html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
-    <${Notice} text="There is no run or page at this URL." />`;
 }
 
 function Main({ route, overview, error }) {
@@ -142,7 +126,8 @@ function Main({ route, overview, error }) {
     ${((!overview && !error) || isOpening) && html`<${Notice} busy="Opening …" />`}
     ${overview && !isOpening && (Page
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
-      : html`<${NotFound} />`)}
+      : html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
+        <${Notice} text="There is no run or page at this URL." />`)}
   </main>`;
 }
 
@@ -164,3 +149,6 @@ function Help({ open, close }) {
     <form method="dialog"><button>Close</button></form>
   </dialog>`;
 }
+
+applyTheme();
+render(html`<${App} />`, document.getElementById('app'));

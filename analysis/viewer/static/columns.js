@@ -1,11 +1,8 @@
 /** Names of the list's columns, expressions and their completion, as pure functions. */
 const SAME = 5.1e-10;
 
-/**
- * The expression for a bar of a histogram. Bars of one value stand for all that agree to nine decimals; the others do not
- * include their upper end, except the last.
- * @param {string} name @param {{low: number, high: number}} bar @param {boolean} isLast
- */
+/** The expression for a bar of a histogram. Bars of one value stand for all that agree to nine decimals; the others do not include their
+ * upper end, except the last. @param {string} name @param {{low: number, high: number}} bar @param {boolean} isLast */
 export function barCondition(name, { low, high }, isLast) {
   if (low === high) return `${name} >= ${low - SAME} and ${name} <= ${high + SAME}`;
   return `${name} >= ${low} and ${name} ${isLast ? '<=' : '<'} ${high}`;
@@ -27,10 +24,8 @@ export function formatColumns(names) {
   return names.length === 0 || text === DEFAULT_COLUMNS.join(',') ? null : text;
 }
 
-/**
- * The columns to show, in order: names of columns that every line has, and heads of the page with their position in its cells.
- * @param {string[]} names @param {{path: string, label: string, role: string | null}[]} heads @param {Set<string>} known
- */
+/** The columns to show, in order: names of columns that every line has, and heads of the page with their position in its cells.
+ * @param {string[]} names @param {{path: string, label: string, role: string | null}[]} heads @param {Set<string>} known */
 export function shownColumns(names, heads, known) {
   const rest = new Map(heads.map((head, at) => [head.path, { ...head, at }]));
   const shown = [];

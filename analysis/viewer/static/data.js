@@ -2,10 +2,8 @@
 import { useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { embedded, embeddedResponse } from './embedded.js';
 
-/** Whether this page is an exported file without a server. */
 export const IS_EXPORT = embedded !== null;
 
-/** The query with which the list of an exported page opens. */
 export const EXPORT_VIEW = embedded?.view ?? '';
 
 /** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */
@@ -43,15 +41,10 @@ export async function loadJson(path, signal) {
   return embedded ? embeddedResponse(embedded, path) : JSON.parse(await fetchText(path, signal));
 }
 
-/**
- * The response to a path, requested again after `interval(value)` milliseconds unless that is 0. While the next path is
- * loading, the previous value stays and `stale` is true.
- * @template T
- * @param {string | null} path
- * @param {(value: T) => number} [interval]
- * @param {string} [version]  what the response depends on besides the path; if it changes, the path is requested again
- * @returns {{value: T | null, error: Error | null, stale: boolean}}
- */
+/** The response to a path, requested again after `interval(value)` milliseconds unless that is 0. While the next path is loading, the
+ * previous value stays and `stale` is true. @template T @param {string | null} path @param {(value: T) => number} [interval]
+ * @param {string} [version] what the response depends on besides the path; if it changes, the path is requested again
+ * @returns {{value: T | null, error: Error | null, stale: boolean}} */
 export function useData(path, interval = () => 0, version = '') {
   const [state, set] = useState({ path: null, value: null, error: null });
   const latest = useRef(interval);

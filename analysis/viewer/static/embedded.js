@@ -1,17 +1,11 @@
 /** The data of an exported page: the recorded responses of /api. Filters and sorts in the browser. */
-import { compareBy, filtered } from './filtering.js';
 import { snippetOf } from './textmatches.js';
 
-const element = document.getElementById('embedded');
+const element = globalThis.document?.getElementById('embedded'); // Node has no document
 
-/** The exported data, or null if the page has a server. */
 export const embedded = element ? JSON.parse(element.textContent) : null;
 
-/**
- * Returns what the server would have responded.
- * @param {Record<string, any>} data
- * @param {string} path
- */
+/** Returns what the server would have responded. @param {Record<string, any>} data @param {string} path */
 export function embeddedResponse(data, path) {
   const [route, query = ''] = path.split('?');
   const parts = route.split('/');
@@ -46,7 +40,6 @@ function searched(data, run, text) {
   return needle ? { ...page, lines: page.lines.filter(matches) } : page;
 }
 
-/** The page with what the searched text matches in each line. */
 function withSnippets(data, run, page, params) {
   const text = params.get('q') ?? '';
   if (!text) return page;
@@ -60,7 +53,6 @@ function contains(value, needle) {
   return Object.values(value).some((one) => contains(one, needle));
 }
 
-/** An exported rollout; its neighbours are exported rollouts. */
 function rolloutView(data, run, task, repeat) {
   const view = lookUp(data.stories, `${run}/${task}/${repeat}`);
   const { lines } = filtered(lookUp(data.pages, run), new URLSearchParams({ sort: 'task', limit: 'Infinity' }));
@@ -69,7 +61,6 @@ function rolloutView(data, run, task, repeat) {
   return { ...view, previous: key(lines[index - 1]), next: key(lines[index + 1]) };
 }
 
-/** The failed attempts at exported rollouts, latest first. */
 function attemptList(data, run, params) {
   const all = Object.values(data.attempts).filter((one) => String(one.run) === run).map((one) => one.line).sort(compareBy((line) => line.when, true));
   const kinds = {};
@@ -79,7 +70,6 @@ function attemptList(data, run, params) {
   return { total: lines.length, start, lines: lines.slice(start, start + Number(params.get('limit') || 100)), kinds };
 }
 
-/** The exported comparison, sorted as requested. */
 function comparison(data, params) {
   const recorded = data.comparison;
   const same = recorded && String(recorded.runs[0]) === params.get('first') && String(recorded.runs[1]) === params.get('second');
@@ -97,4 +87,39 @@ function comparison(data, params) {
   const tasks = [...recorded.tasks];
   if (key) tasks.sort(compareBy(key, sort.startsWith('-')));
   return { ...recorded, tasks: tasks.slice(start, start + Number(params.get('limit') || 100)), start, total: tasks.length };
+}
+
+const COLUMNS = new Set(['task', 'repeat', 'reward', 'success', 'tool_calls', 'turns', 'output_tokens', 'seconds', 'end', 'agent']);
+
+export function filtered(page, params) {
+  const lines = page.lines.filter((line) => passes(line, params));
+  const sort = params.get('sort') || 'task';
+  const name = sort.replace(/^-/, '');
+  const column = (page.columns ?? []).findIndex((head) => head.path === name);
+  const key = COLUMNS.has(name) ? (line) => line[name] : column >= 0 && ((line) => line.cells?.[column] ?? null);
+  if (key) lines.sort(compareBy(key, sort.startsWith('-')));
+  const [wanted, limit] = [Number(params.get('start') || 0), Number(params.get('limit') || 100)];
+  const start = wanted < lines.length ? wanted : Math.floor(Math.max(lines.length - 1, 0) / limit) * limit;
+  const shown = lines.slice(start, start + limit);
+  return { ...page, total: lines.length, start, lines: shown, cells: shown.map((line) => line.cells ?? []), searched: 1 };
+}
+
+/** Missing values come last in both directions; ties are ordered by task. */
+export function compareBy(key, descending) {
+  return (a, b) => {
+    const [first, second] = [key(a), key(b)];
+    if (first === null || second === null) return Number(first === null) - Number(second === null);
+    const less = first < second ? -1 : Number(first > second);
+    return (descending ? -less : less) || a.task - b.task || (a.repeat ?? 0) - (b.repeat ?? 0);
+  };
+}
+
+/** Tolerance for rounding errors, because rewards are sums; the same as on the server. */
+const ROUNDING = 1e-9;
+
+function passes(line, params) {
+  const ends = (name, value, tolerance) => (!params.get(`min_${name}`) || (value !== null && value >= Number(params.get(`min_${name}`)) - tolerance))
+    && (!params.get(`max_${name}`) || (value !== null && value <= Number(params.get(`max_${name}`)) + tolerance));
+  return ['task', 'repeat', 'success', 'outcome', 'end', 'agent'].every((name) => !params.get(name) || params.get(name) === String(line[name]))
+    && ends('reward', line.reward, ROUNDING) && ends('tool_calls', line.tool_calls, 0);
 }

@@ -5,18 +5,12 @@ const ROUNDING = 1e-12;
 const integers = new Intl.NumberFormat('en');
 const compactNumbers = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
 
-export function count(n) {
-  return n === null || n === undefined ? DASH : integers.format(n);
-}
+export const count = (n) => (n === null || n === undefined ? DASH : integers.format(n));
 
 /** A short form: 1,234,567 is 1.235M. @param {number} n */
-export function compact(n) {
-  return Math.abs(n) < 10_000 ? plain(n) : compactNumbers.format(n).replace('-', '−');
-}
+export const compact = (n) => (Math.abs(n) < 10_000 ? plain(n) : compactNumbers.format(n).replace('-', '−'));
 
-export function pluralize(n, noun) {
-  return `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
-}
+export const pluralize = (n, noun) => `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
 
 export function percent(share, digits = 1) {
   return share === null || share === undefined ? DASH : `${(share * 100).toFixed(digits)}%`;
@@ -33,14 +27,10 @@ export function plain(value) {
   return rounded(value, digits).replace('-', '−');
 }
 
-function rounded(value, digits) {
-  return new Intl.NumberFormat('en', { maximumFractionDigits: Math.min(digits, 4) }).format(value);
-}
+const rounded = (value, digits) => new Intl.NumberFormat('en', { maximumFractionDigits: Math.min(digits, 4) }).format(value);
 
 /** All digits of a number that is compared with another one, for which rounded numbers may look the same. @param {number} value */
-export function exact(value) {
-  return String(value).replace(/^-/, '−');
-}
+export const exact = (value) => String(value).replace(/^-/, '−');
 
 /** A number with its sign. @param {number | null | undefined} value */
 export function signed(value) {
@@ -66,11 +56,8 @@ export function bytes(n) {
   return `${(n / 1000 ** step).toFixed(1)} ${' kMGT'[step]}B`;
 }
 
-/**
- * The 95 % interval of an estimate, or ''.
- * @param {{low: number | null, high: number | null} | null} estimate
- * @param {(value: number) => string} format
- */
+/** The 95 % interval of an estimate, or ''. @param {{low: number | null, high: number | null} | null} estimate
+ * @param {(value: number) => string} format */
 export function interval(estimate, format) {
   if (!estimate || estimate.low === null || estimate.high === null) return '';
   return `95% interval ${format(estimate.low)} to ${format(estimate.high)}`;

@@ -11,7 +11,7 @@ export const KEYS = [
     ['J  K', 'next, previous turn'], ['/', 'find'], ['n  N', 'next, previous match'], ['m', 'render prompts or answers'],
     ['p', 'probabilities of tokens'], ['s', 'side by side with another repeat']]],
   ['Labels, on a rollout or the selected row', [['l', 'add or remove a label'], ['1 … 9', 'the labels used most'], ['w', 'write a note'],
-    ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo'], ['.', 'next rollout that you have not labelled']]],
+    ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo']]],
   ['Failed attempt, live episode', [['[  ]', 'earlier, later attempt at the same rollout'], ['u', 'back to the list'], ['n', 'newest message of a live episode'],
     ['Space  ←  →', 'the board, as for a rollout'], ['m', 'render prompts or answers']]],
   ['Comparison of runs', [['n  p', 'next, previous page']]],
@@ -22,10 +22,8 @@ export const KEYS = [
 
 const PREFIX = 'g';
 
-/**
- * Calls the handler of the pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
- * @param {Record<string, (event: KeyboardEvent) => unknown>} handlers
- */
+/** Calls the handler of the pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
+ * @param {Record<string, (event: KeyboardEvent) => unknown>} handlers */
 export function useKeys(handlers) {
   const previousKey = useRef('');
   // A layout effect, so that the keys work as soon as the page is visible.
@@ -46,7 +44,6 @@ export function useKeys(handlers) {
   });
 }
 
-/** Whether the key belongs to the element that has the focus. */
 function belongsToFocus(target, key) {
   if (!(target instanceof HTMLElement)) return false;
   if (target instanceof HTMLInputElement) return target.type !== 'checkbox' || key === ' ';

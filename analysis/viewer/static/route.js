@@ -18,11 +18,8 @@ export function decoded(part) {
   }
 }
 
-/**
- * Returns the address of a route without empty query values.
- * @param {(string | number)[]} path
- * @param {URLSearchParams | Record<string, string | number | null>} [query]
- */
+/** Returns the address of a route without empty query values. @param {(string | number)[]} path
+ * @param {URLSearchParams | Record<string, string | number | null>} [query] */
 export function link(path, query = {}) {
   const pairs = query instanceof URLSearchParams ? [...query] : Object.entries(query);
   const kept = pairs.filter(([, value]) => value !== '' && value !== null && value !== undefined);
@@ -65,16 +62,7 @@ export function useNavigation(action) {
   });
 }
 
-export function attemptLink(run, { task, repeat, at }) {
-  return link(['runs', run, 'attempts', task, repeat, at]);
-}
-
-/** The list of failed attempts. @param {number} run @param {Record<string, string>} [query] */
-export function attemptsLink(run, query = {}) {
-  return link(['runs', run, 'attempts'], query);
-}
+export const attemptLink = (run, { task, repeat, at }) => link(['runs', run, 'attempts', task, repeat, at]);
 
 /** The opened run with the file of a collection, or undefined. @param {any} overview @param {string} output */
-export function runOfOutput(overview, output) {
-  return overview.runs.find((run) => run.absolute_path === output);
-}
+export const runOfOutput = (overview, output) => overview.runs.find((run) => run.absolute_path === output);

@@ -1,18 +1,12 @@
 /** The runs of the overview: opened files, and the files of a training run, which are opened when a page shows them. */
 /** The opened run with a number, or undefined. @param {any} overview @param {string | number} number */
-export function runOf(overview, number) {
-  return overview.runs.find((run) => run.run === Number(number));
-}
+export const runOf = (overview, number) => overview.runs.find((run) => run.run === Number(number));
 
 /** Whether a run's file is written or read right now. @param {any} run */
-export function isGrowing(run) {
-  return run.status?.state === 'running' || run.indexed < run.size - run.torn;
-}
+export const isGrowing = (run) => run.status?.state === 'running' || run.indexed < run.size - run.torn;
 
 /** A text that changes with the content of a run's file; '' while it grows, when pages ask regularly. @param {any} run */
-export function versionOf(run) {
-  return isGrowing(run) ? '' : [run.size, run.measured, run.failed].join(' ');
-}
+export const versionOf = (run) => (isGrowing(run) ? '' : [run.size, run.measured, run.failed].join(' '));
 
 /** Whether there is a run with this number, opened or not. @param {any} overview @param {number} number */
 export function runExists(overview, number) {
@@ -22,14 +16,10 @@ export function runExists(overview, number) {
 }
 
 /** The number of a step's rollouts. @param {number} step */
-export function rolloutsOf(step) {
-  return 2 * step;
-}
+export const rolloutsOf = (step) => 2 * step;
 
 /** The number of the evaluation after a step. @param {number} step */
-export function evaluationOf(step) {
-  return 2 * step + 1;
-}
+export const evaluationOf = (step) => 2 * step + 1;
 
 /** The run that the navigation opens: the first file, or the newest step of a training run; null if there is none. @param {any} overview */
 export function mainRun(overview) {

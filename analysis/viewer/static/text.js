@@ -1,7 +1,7 @@
 /** Shows untrusted text from rollouts: verbatim, invisible characters as codes, long texts shortened. */
 import { html, useState } from './vendor/htm-preact.js';
 import { count } from './formatting.js';
-import { pieces } from './textgrids.js';
+import { pieces } from './parts/markdown.js';
 
 /** Control characters (but not those of a line break, which may continue in the next piece), bidirectional marks, zero-width characters, tags, lone surrogates. */
 const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\r(?!\n|$)|\p{Cs}/gu;
@@ -29,9 +29,7 @@ export function visible(value) {
 }
 
 /** The text with invisible characters replaced by codes, as one string, for attributes and options. @param {unknown} value */
-export function escapeInvisible(value) {
-  return String(value ?? '').replace(INVISIBLE, code);
-}
+export const escapeInvisible = (value) => String(value ?? '').replace(INVISIBLE, code);
 
 /** A short text on one line, such as a name or a reason. @param {{value: unknown}} props */
 export function Name({ value }) {
@@ -57,11 +55,10 @@ function render(text, kind) {
   return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
 }
 
-/**
- * A text of any length. `draw` renders a part of it instead of `kind`; its second argument is the text before the part. The page contains every character of it. The character at `reveal` is visible even in a shortened
- * text, and so are the last `tail` characters.
- * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string, before: string) => any, reveal?: number, tail?: number}} props
- */
+/** A text of any length. `draw` renders a part of it instead of `kind`; its second argument is the text before the part. The page contains
+ * every character of it. The character at `reveal` is visible even in a shortened text, and so are the last `tail` characters.
+ * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string, before: string) => any, reveal?:
+ * number, tail?: number}} props */
 export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, kind = 'prose', draw, reveal = -1, tail = 0 }) {
   const [expanded, setExpanded] = useState(false);
   const text = String(value ?? '');

@@ -1,10 +1,5 @@
 /** Finds a text within another one, ignoring case. */
-/**
- * The positions of the first `most` matches.
- * @param {string} text
- * @param {string} query
- * @returns {number[]}
- */
+/** The positions of the first `most` matches. @param {string} text @param {string} query @returns {number[]} */
 export function matchPositions(text, query, most = Infinity) {
   const [whole, part] = comparable(text, query);
   const found = [];
@@ -29,10 +24,7 @@ const BEFORE = 60;
 const AFTER = 140;
 const LONGEST = 200;
 
-/**
- * The first event that contains the text, with some text around it; null if no event does.
- * @param {any[]} events @param {string} text
- */
+/** The first event that contains the text, with some text around it; null if no event does. @param {any[]} events @param {string} text */
 export function snippetOf(events, text) {
   const found = events.map((event, index) => ({ event, index, at: matchPositions(event.text, text, 1)[0] ?? -1 })).filter((one) => one.at >= 0);
   if (!found.length) return null;
@@ -47,7 +39,6 @@ export function snippetOf(events, text) {
   };
 }
 
-/** The name of the tool whose result the event is. */
 function calledBy(events, event) {
   return events.find((one) => event.speaker === 'result' && one.speaker === 'call' && one.call === event.call)?.name ?? '';
 }

@@ -8,6 +8,21 @@ from axe_playwright_python.sync_playwright import Axe
 
 from tests.external.browser.browser_tab import Tab
 
+PLACES = {
+    "overview": "#/",
+    "list": "#/runs/0",
+    "values": "#/runs/0?facet=reward&where=reward+%3C+5",
+    "findings": "#/runs/0/findings",
+    "rollout": "#/runs/0/tasks/0/0",
+    "tokens": "#/runs/2/tasks/0/1",
+    "attacks": "#/runs/4/tasks/10/0",
+    "compare": "#/compare/0/1",
+    "series": "#/series",
+    "side by side": "#/side-by-side/0/3/1/1/3/1",
+    "live": "#/live",
+    "nowhere": "#/nowhere",
+}
+"""The addresses of all pages, in a viewer with the files of `recordings`."""
 VARIANTS = (("light", 1280), ("dark", 390))
 """Themes differ in colours, widths in the layout, so that two of the four combinations show what is wrong."""
 _IS_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"

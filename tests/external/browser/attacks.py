@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rollyard.records.types import Json
 
 CODE = "document.title='taken';alert(1);fetch('http://192.0.2.1/x')"
@@ -33,59 +35,41 @@ def attacks() -> list[Json]:
 
 def failures() -> list[Json]:
     """The failed attempts of an abandoned rollout, for X_failures.jsonl."""
+    keys = {"_ng_task_index": LOST, "_ng_rollout_index": 0, "status": 500, "terminal": False, "duration_s": 1.5}
     return [
-        {
-            "_ng_task_index": LOST,
-            "_ng_rollout_index": 0,
-            "_ng_attempt_index": attempt,
-            "agent_ref": {"name": text},
-            "failure_kind": text,
-            "server": text,
-            "status": 500,
-            "upstream_status": None,
-            "detail": text,
-            "terminal": False,
-            "time": 1.8e9 + attempt,
-            "duration_s": 1.5,
-        }
+        {**keys, "_ng_attempt_index": attempt, "time": 1.8e9 + attempt, "agent_ref": {"name": text},
+         **dict.fromkeys(("failure_kind", "server", "detail"), text)}
         for attempt, text in enumerate(ATTACKS[:3])
-    ]
+    ]  # fmt: skip
 
 
 def _row(number: int, text: str) -> Json:
-    call = {"type": "function_call", "call_id": text[:200], "name": text[:200], "arguments": text}
+    short = text[:200]
     output: list[Json] = [
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]},
-        call,
-        {"type": "function_call_output", "call_id": text[:200], "output": text},
+        {"type": "function_call", "call_id": short, "name": short, "arguments": text},
+        {"type": "function_call_output", "call_id": short, "output": text},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
-        {"type": text[:200], "anything": text[:200]},
+        {"type": short, "anything": short},
     ]
-    messages: list[Json] = [{"role": "system", "content": text}, {"role": "user", "content": text}]
     return {
-        "_ng_task_index": number,
-        "_ng_rollout_index": 0,
-        "reward": 1.0,
-        "finish_reason": text[:200],
-        "agent_ref": {"name": text[:200]},
-        "responses_create_params": {"input": messages},
-        "response": {"model": text[:200], "output": output},
-        text[:200]: text[:200],
-        "__proto__": {"polluted": text[:200], "toString": "x"},
+        **_keys(number, [{"role": "system", "content": text}, {"role": "user", "content": text}], output),
+        "finish_reason": short,
+        "agent_ref": {"name": short},
+        short: short,
+        "hasOwnProperty": short,
+        "__proto__": {"polluted": short, "toString": "x"},
         "constructor": {"prototype": {"polluted": "yes"}},
-        "hasOwnProperty": text[:200],
         "timings": {text[:100]: 1.0, "total_s": 2.0},
     }
 
 
 def _shapes(number: int) -> Json:
-    return {
-        "_ng_task_index": number,
-        "_ng_rollout_index": 0,
-        "reward": 0.0,
-        "finish_reason": {"a": ["<b>"]},
-        "agent_ref": ["<i>"],
-        "responses_create_params": {"input": [{"role": ["x"], "content": {"text": 5}}, 7, None]},
-        "response": {"output": [None, 1, "x", [], {"type": None}, {"type": "message", "content": [[[]]]}]},
-        "timings": "never",
-    }
+    output: list[Any] = [None, 1, "x", [], {"type": None}, {"type": "message", "content": [[[]]]}]
+    row = _keys(number, [{"role": ["x"], "content": {"text": 5}}, 7, None], output)
+    return {**row, "finish_reason": {"a": ["<b>"]}, "agent_ref": ["<i>"], "timings": "never"}
+
+
+def _keys(task: int, prompt: list[Any], output: list[Any]) -> Json:
+    rollout = {"_ng_task_index": task, "_ng_rollout_index": 0, "reward": 1.0}
+    return {**rollout, "responses_create_params": {"input": prompt}, "response": {"model": "m", "output": output}}

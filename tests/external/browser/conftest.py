@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.external.browser.viewer import Started, viewing
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
 
-    from tests.external.browser.browser_tab import Tab
+    from tests.external.browser.browser_tab import Tab, TabPool
     from tests.external.browser.recordings import Recordings
-    from tests.external.browser.tab_pool import TabPool
 
 collect_ignore_glob = [] if importlib.util.find_spec("playwright") else ["test_*.py"]
 
@@ -40,16 +42,23 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 @pytest.fixture(scope="session")
 def url(recordings: Recordings) -> Iterator[str]:
-    """The address of a viewer with all recordings."""
-    from tests.external.browser.viewer import viewing
-
+    """The address of a viewer with all recordings, unless a module has its own."""
     with viewing(recordings.paths, recordings.played.parent) as started:
         yield started
 
 
+def viewers() -> Iterator[Started]:
+    """Starts viewers of files. Tests name it before `open_tab`, so that tabs are given back before a viewer ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *paths, more=(): stack.enter_context(viewing(paths, paths[0].parent, *more))
+
+
+viewer = pytest.fixture(viewers)
+module_viewer = pytest.fixture(viewers, scope="module")
+
+
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
-    """Playwright, for all browsers."""
     from tests.external.browser.browser_tab import playing
 
     with playing() as started:
@@ -58,7 +67,6 @@ def playwright() -> Iterator[Playwright]:
 
 @pytest.fixture(scope="session")
 def browser(playwright: Playwright) -> Iterator[Browser]:
-    """One Chromium for all tests."""
     from tests.external.browser.browser_tab import chromium
 
     started = chromium(playwright)
@@ -68,8 +76,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def tabs(browser: Browser) -> Iterator[TabPool]:
-    """The tabs of all tests."""
-    from tests.external.browser.tab_pool import TabPool
+    from tests.external.browser.browser_tab import TabPool
 
     pool = TabPool(browser)
     yield pool

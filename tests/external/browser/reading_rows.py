@@ -45,13 +45,15 @@ _PIECES = (
     *("[a](javascript:alert(1))", "https://x.org/_a_", "\n", "\n", "\r\n", "\t", "  ", "\u00a0", "\u3000", "🎉"),
     *("שלום", "word", "a", "7", "#####\n#.P_#", "\n```python\n", "\n| a | b |\n|---|--:|\n| 1 | 22 |\n", ".", '"'),
 )
+BOARDS = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nNext."
 TURNS = 5
 SYSTEM = "You play Sokoban.\n" + "\n".join(f"Rule number {rule} is long." for rule in range(40))
 
 
 def reading_rows() -> list[Json]:
-    """One rollout with everything, and one with attacks on the rendering."""
-    return [_row(0, _prompt(), _turns()), _row(1, [{"role": "user", "content": "go"}], [_answer(_attacks())])]
+    """One rollout with everything, one with attacks on the rendering, and one with boards in its prompt."""
+    prompts: list[list[Json]] = [[{"role": "user", "content": text}] for text in ("go", BOARDS)]
+    return [_row(0, _prompt(), _turns()), _row(1, prompts[0], [_answer(_attacks())]), _row(2, prompts[1], [])]
 
 
 def searched_rows() -> list[Json]:
@@ -84,14 +86,6 @@ def drawn_rows() -> list[Json]:
         )
         for start in range(0, len(messages), 100)
     ]
-
-
-def code_row() -> Json:
-    """A rollout with a long prompt that ends soon after code, and a wide table in the answer."""
-    code = "\n".join(f"line_{number} = {number}  # filler" for number in range(90))
-    prompt: list[Json] = [{"role": "user", "content": f"Read.\n\n```python\n{code}\n```\n\nNow **fix** it."}]
-    table = [" | ".join([word] * 12) for word in ("head", "-", "unbreakable")]
-    return _row(0, prompt, [_answer("\n".join(f"| {line} |" for line in table))])
 
 
 def _row(task: int, prompt: list[Json], output: list[Json]) -> Json:

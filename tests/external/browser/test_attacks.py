@@ -26,9 +26,7 @@ def check_unharmed(tab: Tab) -> None:
 def test_a_rollout_cannot_inject_anything(open_tab: Open, number: int) -> None:
     tab = open_tab(f"#/runs/{RUN}/tasks/{number}/0")
     tab.find("details.raw > summary").click()
-    tab.find(".tree").wait_for()
-    for _ in range(3):
-        tab.find(".tree details:not([open]) > summary").evaluate_all("all => all.forEach((one) => one.click())")
+    tab.find(".raw .text").wait_for()
     check_unharmed(tab)
 
 
@@ -50,9 +48,8 @@ def test_no_page_with_attacks_is_harmed(open_tab: Open, place: str) -> None:
 )
 def test_an_address_cannot_inject_anything(open_tab: Open, place: str) -> None:
     tab = open_tab(place, new=True)
-    tab.problems[:] = [
-        problem for problem in tab.problems if "status of 422" not in problem
-    ]  # the server must refuse it
+    refused = [problem for problem in tab.problems if "status of 422" in problem]
+    tab.problems[:] = [problem for problem in tab.problems if problem not in refused]
     check_unharmed(tab)
 
 
@@ -68,7 +65,7 @@ def test_the_attempts_of_an_abandoned_rollout_are_shown_as_text(open_tab: Open) 
 
 
 def test_invisible_characters_are_shown_as_escapes(open_tab: Open) -> None:
-    text = open_tab(f"#/runs/{RUN}/tasks/10/0").find("article.user").inner_text()
-    for code in ("\\u202e", "\\u2066", "\\u200b", "\\ufeff", "\\u0000", "\\u001b"):
-        assert code in text
-    assert "\\u{e0049}" in open_tab(f"#/runs/{RUN}/tasks/11/0").find("article.user").inner_text()
+    codes = {10: ("\\u202e", "\\u2066", "\\u200b", "\\ufeff", "\\u0000", "\\u001b"), 11: ("\\u{e0049}",)}
+    for task, expected in codes.items():
+        text = open_tab(f"#/runs/{RUN}/tasks/{task}/0").find("article.user").inner_text()
+        assert all(code in text for code in expected)

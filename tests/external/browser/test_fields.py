@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Open
-from tests.external.browser.viewer import viewing
+from tests.external.browser.viewer import Started
 from tests.support.rollout_files import row, write
 
 ROWS = "table.wide tbody tr"
 
 
-def rollouts() -> list[dict[str, object]]:
-    """Twelve tasks with three repeats, of which the first is solved; odd tasks are hard."""
-    return [
-        row(
-            task,
-            repeat,
-            float(repeat == 0),
-            success=repeat == 0,
-            expected_answer=f"gold {task}",
-            extracted_answer=f"gold {task}" if repeat == 0 else None,
-            reason="equal" if repeat == 0 else "no answer in a box",
-            reward_components={"correct": float(repeat == 0), "format": 0.5},
-            level="hard" if task % 2 else "easy",
-        )
-        for task in range(12)
-        for repeat in range(3)
-    ]
+def graded(task: int, repeat: int) -> Json:
+    """A rollout of a task whose first repeat is solved; odd tasks are hard."""
+    solved = repeat == 0
+    answers: Json = {"expected_answer": f"gold {task}", "extracted_answer": f"gold {task}" if solved else None}
+    parts: Json = {
+        "reward_components": {"correct": float(solved), "format": 0.5},
+        "level": "hard" if task % 2 else "easy",
+    }
+    reason = "equal" if solved else "no answer in a box"
+    return row(task, repeat, float(solved), success=solved, reason=reason, **answers, **parts)
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("graded") / "graded.jsonl", rollouts())
+def url(module_viewer: Started, tmp_path_factory: pytest.TempPathFactory) -> str:
+    rows = [graded(task, repeat) for task in range(12) for repeat in range(3)]
+    return module_viewer(write(tmp_path_factory.mktemp("graded") / "graded.jsonl", rows))
 
 
-@pytest.fixture(scope="module")
-def graded_url(graded: Path) -> Iterator[str]:
-    with viewing([graded], graded.parent) as started:
-        yield started
-
-
-def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0?task=3", graded_url)
-    assert tab.find("thead th").all_inner_texts()[4:9] == [
-        *("prompt", "expected answer", "extracted answer", "reason", "correct")
-    ]
+def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?task=3")
+    heads = tab.find("thead th").all_inner_texts()
+    assert heads[4:9] == ["prompt", "expected answer", "extracted answer", "reason", "correct"]
     expect(tab.find(f"{ROWS}:nth-child(2) .extracted")).to_have_text("none")
     tab.find(f"{ROWS} a").first.click()
     expect(tab.find("section.verdict .expected dd")).to_have_text("gold 3")
@@ -57,25 +44,22 @@ def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_
 
 
 @pytest.mark.parametrize(
-    ("expected", "extracted"),
-    [(12345678, 12345679), (3.14159, 3.14163), (2**53 + 1, 2**53), ("42", "42 "), ("", 0)],
+    ("expected", "extracted"), [(12345678, 12345679), (3.14159, 3.14163), (2**53 + 1, 2**53), ("42", "42 "), ("", 0)]
 )
 def test_different_answers_never_look_the_same(
-    tmp_path: Path, open_tab: Open, expected: object, extracted: object
+    viewer: Started, tmp_path: Path, open_tab: Open, expected: object, extracted: object
 ) -> None:
-    path = write(tmp_path / "x.jsonl", [row(0, 0, 0.0, expected_answer=expected, extracted_answer=extracted)])
-    with viewing([path], tmp_path) as url:
-        tab = open_tab("#/runs/0/tasks/0/0", url)
-        shown = tab.find("section.verdict .answers dd").all_inner_texts()
-        assert len(set(shown)) == len(shown)
-        if not isinstance(expected, str):
-            tab.go("#/runs/0")
-            cells = [text for text in tab.find(f"{ROWS} td").all_inner_texts() if text]
-            assert {*shown} <= {*cells}
+    rows = [row(0, 0, 0.0, expected_answer=expected, extracted_answer=extracted)]
+    tab = open_tab("#/runs/0/tasks/0/0", viewer(write(tmp_path / "x.jsonl", rows)))
+    shown = tab.find("section.verdict .answers dd").all_inner_texts()
+    assert len(set(shown)) == len(shown)
+    if not isinstance(expected, str):
+        tab.go("#/runs/0")
+        assert {*shown} <= {*tab.find(f"{ROWS} td").all_inner_texts()}
 
 
-def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0", graded_url)
+def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0")
     tab.page.keyboard.press("e")
     tab.page.keyboard.type("reward <")
     expect(tab.find("#expression-check")).to_contain_text("cannot be read at the end")
@@ -87,8 +71,8 @@ def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: 
     expect(tab.find(ROWS)).to_have_count(12)
 
 
-def test_a_chosen_column_is_in_the_address_and_sorts(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0", graded_url)
+def test_a_chosen_column_is_in_the_address_and_sorts(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0")
     tab.find("summary", has_text="Columns").click()
     tab.page.get_by_label("level", exact=True).check()
     head = tab.find("thead button", has_text="level")
@@ -100,21 +84,21 @@ def test_a_chosen_column_is_in_the_address_and_sorts(open_tab: Open, graded_url:
     assert tab.find(f"{ROWS} td:last-child").all_inner_texts() == ["easy"] * 18 + ["hard"] * 18
 
 
-def test_a_value_of_a_field_selects_its_rollouts(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0?facet=level", graded_url)
+def test_a_value_of_a_field_selects_its_rollouts(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?facet=level")
     tab.find(".facet button", has_text="hard").click()
     expect(tab.find(ROWS)).to_have_count(18)
     expect(tab.page.get_by_label("Expression", exact=True)).to_have_value('level == "hard"')
 
 
-def test_a_file_opens_with_the_view_that_was_saved_as_its_default(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0?success=true&sort=-level", graded_url, new=True)
+def test_a_saved_view_is_opened_by_its_name(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?success=true&sort=-level", new=True)
     tab.find("summary", has_text="Views").click()
     tab.page.get_by_label("Name of the view").fill("solved")
     tab.page.get_by_role("button", name="Save this view").click()
     expect(tab.find("summary", has_text="View: solved")).to_be_visible()
-    tab.page.get_by_role("button", name="Open this file with this view").click()
-    tab.page.goto(graded_url)
-    tab.page.get_by_role("link", name="Rollouts", exact=True).click()
+    tab.go("#/runs/0")
+    tab.find("summary", has_text="Views").click()
+    tab.page.get_by_role("button", name="solved", exact=True).click()
     expect(tab.find(ROWS)).to_have_count(12)
     assert "sort=-level" in tab.page.url

@@ -6,24 +6,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab
-from tests.external.browser.reading_rows import (
-    ANSWER,
-    TURNS,
-    drawn_messages,
-    drawn_rows,
-    reading_rows,
-    searched_rows,
-)
+from tests.external.browser.reading_rows import ANSWER, TURNS, drawn_messages, drawn_rows, reading_rows, searched_rows
 from tests.external.browser.test_attacks import check_unharmed
-from tests.external.browser.viewer import viewing
+from tests.external.browser.viewer import Started
+from tests.support.rollout_files import write
 
 PLACE = "#/runs/0/tasks/0/0"
+_FONT = "one => getComputedStyle(one).fontFamily"
 _COPIED = """all => all.map((one) => {
     getSelection().selectAllChildren(one);
     return String(getSelection()).replaceAll('\\r', '').trim();
@@ -31,13 +25,9 @@ _COPIED = """all => all.map((one) => {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(module_viewer: Started, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a viewer with the rows of this module."""
-    folder: Path = tmp_path_factory.mktemp("reading")
-    path = folder / "reading.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in reading_rows()))
-    with viewing([path], folder) as started:
-        yield started
+    return module_viewer(write(tmp_path_factory.mktemp("reading") / "reading.jsonl", reading_rows()))
 
 
 @pytest.fixture(scope="module")
@@ -68,37 +58,27 @@ def test_prompts_open_as_plain_text_and_answers_as_rendered_and_a_key_swaps_them
 
 @pytest.mark.parametrize("key", ["", "m"])
 def test_no_character_of_500_messages_is_lost_nor_added_when_they_are_copied(
-    browser: Browser, tmp_path: Path, key: str
+    viewer: Started, open_tab: Open, tmp_path: Path, key: str
 ) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in drawn_rows()))
     messages = drawn_messages()
-    with viewing([path], tmp_path) as url:
-        tab = Tab(browser, url)
-        for task in range(0, len(messages), 100):
-            tab.go(f"#/runs/0/tasks/{task}/0")
-            if key:
-                tab.page.keyboard.press(key)
-            shown = tab.find("article.event .text")
-            expect(shown).to_have_count(100)
-            assert shown.evaluate_all("all => all.map((one) => one.textContent)") == messages[task : task + 100]
-            assert shown.evaluate_all(_COPIED) == [one.replace("\r", "").strip() for one in messages[task : task + 100]]
-        assert tab.problems == []
-        tab.close()
+    tab = open_tab(at=viewer(write(tmp_path / "x.jsonl", drawn_rows())), new=True)
+    for task in range(0, len(messages), 100):
+        tab.go(f"#/runs/0/tasks/{task}/0")
+        if key:
+            tab.page.keyboard.press(key)
+        shown = tab.find("article.event .text")
+        expect(shown).to_have_count(100)
+        assert shown.evaluate_all("all => all.map((one) => one.textContent)") == messages[task : task + 100]
+        assert shown.evaluate_all(_COPIED) == [one.replace("\r", "").strip() for one in messages[task : task + 100]]
 
 
-def _texts(value: object) -> Iterator[str]:
-    """All texts within a value of JSON."""
-    if isinstance(value, str):
-        yield value
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(one)
-
-
-def test_a_board_in_an_answer_keeps_its_lines(page: Tab) -> None:
+def test_boards_in_messages_are_monospaced_and_prose_is_not(page: Tab, open_tab: Open) -> None:
     grid = page.find("article.answer .grid").last
     assert grid.inner_text() == "#####\n#.P_#\n#####"
-    assert "mono" in grid.evaluate("one => getComputedStyle(one).fontFamily")
+    assert "mono" in grid.evaluate(_FONT)
+    parts = open_tab("#/runs/0/tasks/2/0").find("article.user .text > span")
+    shown = [(part.inner_text(), "mono" in part.evaluate(_FONT)) for part in parts.all()]
+    assert shown == [("SFFF\nFHFH", True), ("\nThe board:", False), ("##_##\n#_XO#\n##P#", True), ("Next.", False)]
 
 
 def test_examples_and_the_start_of_a_long_prompt_are_folded(page: Tab) -> None:
@@ -129,25 +109,24 @@ def test_the_query_of_the_list_is_marked_and_n_goes_to_the_next_match(open_tab: 
     expect(tab.find(".findbar [role=status]")).to_have_text("1 of 4")
 
 
-def test_all_matches_are_found_wherever_they_are(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in searched_rows()))
-    with viewing([path], tmp_path) as url:
-        tab = Tab(browser, url)
-        for place, key, expected in (
-            ("0/0?q=needle", "", "2 found"),
-            ("0/0?q=needle", "p", "2 found"),
-            ("1/0?q=needle", "", "300 found"),
-            ('1/0?q="needle", 7', "", "not in the conversation"),
-            ('1/0?q="needle"', "", "300 found"),
-        ):
-            tab.go(f"#/runs/0/tasks/{place}")
-            if key:
-                tab.page.keyboard.press(key)
-                expect(tab.find(".tokentext")).to_have_count(1)
-            expect(tab.find(".findbar [role=status]")).to_have_text(expected)
-        assert tab.problems == []
-        tab.close()
+@pytest.mark.parametrize(
+    ("place", "key", "expected"),
+    [
+        ("0/0?q=needle", "", "2 found"),
+        ("0/0?q=needle", "p", "2 found"),
+        ("1/0?q=needle", "", "300 found"),
+        ('1/0?q="needle", 7', "", "not in the conversation"),
+        ('1/0?q="needle"', "", "300 found"),
+    ],
+)
+def test_all_matches_are_found_wherever_they_are(
+    viewer: Started, open_tab: Open, tmp_path: Path, place: str, key: str, expected: str
+) -> None:
+    tab = open_tab(f"#/runs/0/tasks/{place}", viewer(write(tmp_path / "x.jsonl", searched_rows())), new=True)
+    if key:
+        tab.page.keyboard.press(key)
+        expect(tab.find(".tokentext")).to_have_count(1)
+    expect(tab.find(".findbar [role=status]")).to_have_text(expected)
 
 
 def test_probabilities_are_shown_in_the_conversation(open_tab: Open) -> None:

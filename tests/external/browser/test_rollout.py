@@ -50,46 +50,45 @@ def test_the_whole_conversation_is_shown_in_order(open_tab: Open, recordings: Re
     assert kinds[2:] == [speakers[item["type"]] for item in row["response"]["output"]]
 
 
-def test_the_board_starts_unsolved_and_ends_as_recorded(open_tab: Open, recordings: Recordings) -> None:
+def test_the_board_starts_unsolved_is_played_and_ends_as_recorded_and_the_optimal_solution_solved(
+    open_tab: Open, recordings: Recordings
+) -> None:
     row = solved(recordings)
     tab = open_tab(place(row))
+    screen = tab.find(".screen").first
     check_board(tab, boards(row)[-1])
-    expect(tab.find(".screen").first).to_contain_text("solved")
+    expect(screen).to_contain_text("solved")
     tab.page.keyboard.press("Home")
-    expect(tab.find(".screen .caption").first).to_contain_text("start")
+    expect(screen.locator(".caption")).to_contain_text("start")
     start = drawn_symbols(tab)
-    assert start[".wall"] == boards(row)[0].count("#")
-    assert start[".box:not(.done)"] > 0
+    assert start[".wall"] == boards(row)[0].count("#") and start[".box:not(.done)"] > 0
     assert start[".box:not(.done)"] + start[".box.done"] == row["num_boxes"]
-
-
-def test_playback_advances_to_the_end_and_stops(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    tab = open_tab(place(row))
-    tab.find(".screen").first.get_by_label("Speed").select_option("8")
+    screen.get_by_label("Speed").select_option("8")
     tab.page.keyboard.press(" ")
-    slider = tab.find(".screen input[type=range]").first
-    expect(tab.find(".screen").first.get_by_label("Pause")).to_be_visible()
+    slider = screen.locator("input[type=range]")
     expect(slider).to_have_js_property("value", slider.get_attribute("max"))
-    expect(tab.find(".screen").first.get_by_label("Play", exact=True)).to_be_visible()
+    expect(screen.get_by_label("Play", exact=True)).to_be_visible()
     check_board(tab, boards(row)[-1])
-
-
-def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    best = open_tab(place(row)).find(".screen").nth(1)
+    best = tab.find(".screen").nth(1)
     expect(best).to_contain_text(f"move {row['optimal_moves']} of {row['optimal_moves']}")
     assert best.locator(".box.done").count() == row["num_boxes"]
 
 
-def test_the_rewards_of_the_steps_add_up(open_tab: Open, recordings: Recordings) -> None:
+def test_the_rewards_of_the_steps_add_up_and_lead_to_their_move(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     strip = open_tab(place(row)).find(".strip")
-    assert float(re.search(r"total ([\d.−]+)", strip.inner_text())[1].replace("−", "-")) == round(row["reward"], 4)  # type: ignore[index]
-    box = strip.locator("svg").bounding_box()
-    assert box is not None
-    strip.locator("svg").click(position={"x": 2, "y": box["height"] / 2})
+    total = re.search(r"total ([\d.−]+)", strip.inner_text())
+    assert total is not None and float(total[1].replace("−", "-")) == round(row["reward"], 4)
+    strip.locator("svg").click(position={"x": 2, "y": 20})
     expect(strip.locator("svg")).to_have_attribute("aria-label", re.compile("now move 0"))
+
+
+def test_the_row_is_shown_as_it_is_in_the_file(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    tab = open_tab(place(row))
+    tab.find("details.raw > summary").click()
+    tab.find(".raw").get_by_role("button", name="Show all").click()
+    assert orjson.loads(tab.find(".raw .text").inner_text()) == row
 
 
 def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings: Recordings) -> None:

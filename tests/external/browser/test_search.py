@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,12 @@ from playwright.sync_api import expect
 from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.viewer import Started, exported
 from tests.support.rollout_files import row, write
 
 RESULTS = "table.wide tbody tr.link"
 SNIPPETS = "table.wide tbody tr.snippet"
+PLACE = "#/runs/0?q=needle"
 
 
 def long_rollout(task: int) -> Json:
@@ -24,10 +24,9 @@ def long_rollout(task: int) -> Json:
     turns: list[Json] = []
     for turn in range(1, 41):
         word = "a NEEDLE <b>here</b>" if turn == 30 and task < 4 else "nothing"
-        turns.append({"type": "function_call", "name": "look", "arguments": f'{{"turn":{turn}}}', "call_id": str(turn)})
-        turns.append(
-            {"type": "function_call_output", "call_id": str(turn), "output": f"line\n\n {word}\n" + "far away " * 40}
-        )
+        call, text = {"call_id": str(turn)}, f"line\n\n {word}\n" + "far away " * 40
+        turns.append({"type": "function_call", "name": "look", "arguments": f'{{"turn":{turn}}}', **call})
+        turns.append({"type": "function_call_output", "output": text, **call})
     made["response"]["output"] = turns
     return made
 
@@ -38,13 +37,12 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def searched_url(searched: Path) -> Iterator[str]:
-    with viewing([searched], searched.parent) as started:
-        yield started
+def url(module_viewer: Started, searched: Path) -> str:
+    return module_viewer(searched)
 
 
-def test_a_result_shows_what_matched_and_opens_at_the_match(open_tab: Open, searched_url: str) -> None:
-    tab = open_tab("#/runs/0?q=needle", searched_url)
+def test_a_result_shows_what_matched_and_opens_at_the_match(open_tab: Open) -> None:
+    tab = open_tab(PLACE)
     expect(tab.find(RESULTS)).to_have_count(5)
     expect(tab.find(SNIPPETS).first).to_contain_text("turn 30, result of look line a NEEDLE <b>here</b> far away")
     expect(tab.find(f"{SNIPPETS} mark").first).to_have_text("NEEDLE")
@@ -57,10 +55,10 @@ def test_a_result_shows_what_matched_and_opens_at_the_match(open_tab: Open, sear
     assert "match=" not in tab.page.url
 
 
-def test_j_goes_from_result_to_result(open_tab: Open, searched_url: str) -> None:
-    tab = open_tab("#/runs/0?q=needle", searched_url)
-    tab.page.keyboard.press("j")
-    tab.page.keyboard.press("j")
+def test_j_goes_from_result_to_result(open_tab: Open) -> None:
+    tab = open_tab(PLACE)
+    for _ in range(2):
+        tab.page.keyboard.press("j")
     expect(tab.find(f"{RESULTS} th a").nth(1)).to_be_focused()
 
 
@@ -71,15 +69,15 @@ def test_an_export_shows_what_matched_and_has_the_columns_of_a_view(
     tab = open_tab("#/runs/0", at=page.as_uri())
     expect(tab.find("thead th").nth(2)).to_have_text("note")
     expect(tab.find("thead th[aria-sort=descending]")).to_contain_text("reward")
-    tab.go("#/runs/0?q=needle")
+    tab.go(PLACE)
     expect(tab.find(f"{SNIPPETS} mark").first).to_have_text("NEEDLE")
 
 
-def test_search_results_are_accessible_and_fit(open_tab: Open, searched_url: str) -> None:
+def test_search_results_are_accessible_and_fit(open_tab: Open) -> None:
     def opened(place: str, **options: object) -> Tab:
-        tab = open_tab(place, searched_url, **options)
+        tab = open_tab(place, **options)
         box = tab.find(f"{SNIPPETS} div").first.bounding_box()
         assert box is not None and box["x"] >= 0
         return tab
 
-    check_accessible(opened, "#/runs/0?q=needle")
+    check_accessible(opened, PLACE)

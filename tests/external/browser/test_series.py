@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -13,78 +12,70 @@ from playwright.sync_api import expect
 from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.recordings import Recordings
+from tests.external.browser.viewer import Started, exported
 from tests.support.rollout_files import solved, write
 from tests.support.step_rows import step_rows
 
 STEPS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 50: {1: 4, 2: 0, 3: 3}}
-EPISODES = 3
-"""The number of the run with the episodes, whose step is the last one."""
+SIDE_BY_SIDE = "#/side-by-side/3/0/0/3/0/1"
+"""Two of the episodes, which are the last step."""
 
 
 def episode(repeat: int, *turns: tuple[str, str]) -> Json:
     """A rollout with a call and its result in every turn."""
     output: list[Json] = []
     for number, (move, result) in enumerate(turns):
+        call = {"call_id": f"c{number}"}
         arguments = orjson.dumps({"move": move}).decode()
-        output.append({"type": "function_call", "name": "step", "arguments": arguments, "call_id": f"c{number}"})
-        output.append({"type": "function_call_output", "call_id": f"c{number}", "output": result})
+        output.append({"type": "function_call", "name": "step", "arguments": arguments, **call})
+        output.append({"type": "function_call_output", "output": result, **call})
     row = solved(0, repeat, repeat == 1, _ng_task_key=f"{2:016x}")
     return {**row, "response": {**row["response"], "output": output}}
 
 
+def evaluations(folder: Path) -> list[Path]:
+    """Three evaluations with a content key in their rows."""
+    return [write(folder / f"step_{step}.jsonl", step_rows(counts)) for step, counts in STEPS.items()]
+
+
 @pytest.fixture(scope="module")
-def series_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A viewer of three evaluations with a content key in their rows, and a file of episodes."""
+def url(module_viewer: Started, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("series")
-    paths = [write(folder / f"step_{step}.jsonl", step_rows(counts)) for step, counts in STEPS.items()]
-    start = ("up", "the box is at 3, 4")
-    hostile = "<img src=x onerror=alert(1)> the wall"
+    start, wall = ("up", "the box is at 3, 4"), ("down", "<img src=x onerror=alert(1)> the wall")
     episodes = [
-        episode(0, start, ("down", hostile), ("left", "end")),
-        episode(1, start, ("look", "nothing"), ("down", hostile), ("right", "solved")),
-        episode(2, ("up", "the box is at 3, 5"), ("down", hostile), ("left", "end")),
+        episode(0, start, wall, ("left", "end")),
+        episode(1, start, ("look", "nothing"), wall, ("right", "solved")),
+        episode(2, ("up", "the box is at 3, 5"), wall, ("left", "end")),
     ]
-    paths.append(write(folder / "step_75.jsonl", episodes))
-    with viewing(paths, folder) as started:
-        yield started
+    return module_viewer(*evaluations(folder), write(folder / "step_75.jsonl", episodes))
 
 
-@pytest.fixture
-def open_series(open_tab: Open, series_url: str) -> Open:
-    """Opens tabs with the viewer of the series."""
-    return lambda place="#/series", **options: open_tab(place, at=series_url, **options)
-
-
-def test_a_cell_opens_the_rollouts_of_the_task_at_its_step(open_series: Open) -> None:
-    tab = open_series("#/series?to=50")
+def test_a_cell_opens_the_rollouts_of_the_task_at_its_step(open_tab: Open) -> None:
+    tab = open_tab("#/series?to=50")
     tab.page.get_by_role("link", name="Task 0 at step 25: 50%").click()
     expect(tab.find("main h1")).to_have_text("Rollouts of step_25")
     assert tab.page.url.endswith("?task=2")  # its index in the file of step 25
 
 
-def test_arrow_keys_move_between_the_cells_of_the_heat_map(open_series: Open) -> None:
-    tab = open_series("#/series?to=50&sort=task")
+def test_arrow_keys_move_between_the_cells_of_the_heat_map(open_tab: Open) -> None:
+    tab = open_tab("#/series?to=50&sort=task")
     tab.page.get_by_role("link", name="Task 0 at step 0: 0%").focus()
     tab.page.keyboard.press("ArrowRight")
     tab.page.keyboard.press("ArrowDown")
     expect(tab.page.get_by_role("link", name="Task 1 at step 25: 50%")).to_be_focused()
 
 
-def test_the_first_divergence_is_named_and_turns_after_it_are_aligned(open_series: Open) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
+def test_the_first_divergence_is_named_and_turns_after_it_are_aligned(open_tab: Open) -> None:
+    tab = open_tab(SIDE_BY_SIDE)
     expect(tab.find(".divergence")).to_have_text("Same prompt. Turn 2 is only in the second rollout.")
-    kinds = [re.sub(r".*: ", "", text or "") for text in tab.find(".row-of-two").evaluate_all(
-        "all => all.map((one) => one.getAttribute('aria-label'))"
-    )]  # fmt: skip
-    assert kinds == ["only in the second", "different action"]
+    labels = tab.find(".row-of-two").evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+    assert [label.partition(": ")[2] for label in labels] == ["only in the second", "different action"]
     expect(tab.find(".compared details.same summary")).to_have_text(["Turn 1 is the same", "Turn 2 is the same"])
 
 
-def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(
-    open_series: Open,
-) -> None:
-    tab = open_series("#/runs/0/tasks/0/0")
+def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/0/0")
     links = tab.page.get_by_role("navigation", name="Side by side with").get_by_role("link")
     others = ["step_25 solved", "step_50 solved", "step_75 not solved"]
     expect(links).to_have_text(["next repeat (1) not solved", *others])
@@ -96,40 +87,26 @@ def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_i
     expect(tab.find("tbody th a").last).to_have_text("step_0, task 0, repeat 1")
 
 
-def test_any_two_rollouts_can_be_chosen(open_series: Open) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
-    tab.page.get_by_text("Choose other rollouts").click()
-    tab.page.get_by_label("Second: file").select_option("step_0")
-    tab.page.get_by_role("button", name="Show", exact=True).click()
-    expect(tab.find("tbody th a").last).to_have_text("step_0, task 0, repeat 1")
+def test_boards_are_in_step(viewer: Started, open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    paths = [tmp_path / path.name for path in (recordings.played, recordings.again)]
+    for path in paths:
+        path.symlink_to(recordings.played.with_name(path.name))
+    tab = open_tab("#/side-by-side/0/3/1/1/3/1", at=viewer(*paths))
+    for button, place in (("To the start", "move 0"), ("To the end", r"move (\d+) of \1$")):
+        tab.page.get_by_role("button", name=button).click()
+        for side in ("First", "Second"):
+            board = tab.find(f".pair-of-boards svg[aria-label^='{side} board']")
+            expect(board).to_have_attribute("aria-label", re.compile(place))
+            expect(board).to_be_visible()
 
 
-def test_boards_are_in_step(open_tab: Open) -> None:
-    tab = open_tab("#/side-by-side/0/3/1/1/3/1")
-    tab.page.get_by_role("button", name="To the start").click()
-    expect(tab.find(".pair-of-boards svg.squares")).to_have_count(2)
-    for label in ("First board, move 0", "Second board, move 0"):
-        expect(tab.find(f".pair-of-boards svg[aria-label^='{label}']")).to_be_visible()
-    tab.page.get_by_role("button", name="To the end").click()
-    for side in ("First", "Second"):
-        last = tab.find(f".pair-of-boards svg[aria-label^='{side} board']")
-        expect(last).to_have_attribute("aria-label", re.compile(r"move (\d+) of \1$"))
-
-
-PLACES = {
-    "series": "#/series?to=50",
-    "side by side": f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1",
-}
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_every_page_of_a_series_is_accessible_and_fits_on_a_phone(open_series: Open, name: str) -> None:
-    check_accessible(open_series, PLACES[name])
+@pytest.mark.parametrize("place", ["#/series?to=50", SIDE_BY_SIDE])
+def test_every_page_of_a_series_is_accessible_and_fits_on_a_phone(open_tab: Open, place: str) -> None:
+    check_accessible(open_tab, place)
 
 
 def test_an_export_leaves_the_series_out(open_tab: Open, tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"step_{step}.jsonl", step_rows(counts)) for step, counts in STEPS.items()]
-    tab = open_tab("#/side-by-side/0/1/0/0/1/1", at=exported(paths, tmp_path / "out.html").as_uri())
+    page = exported(evaluations(tmp_path), tmp_path / "out.html").as_uri()
+    tab = open_tab("#/side-by-side/0/1/0/0/1/1", at=page)
     expect(tab.find(".divergence")).to_be_visible()
     assert tab.page.get_by_role("link", name="Series").count() == 0
-    assert tab.page.get_by_role("link", name="What was learned").count() == 0

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.commands import BIN, command_environ, config, ng_run
@@ -18,6 +18,8 @@ from tests.support.stacks import SOKOBAN
 from tests.support.waiting import deadline_s, eventually
 
 _VIEWER = Preloaded("ng_viewer")
+Started = Callable[..., str]
+"""The fixtures `viewer` and `module_viewer`: start a viewer of some files and return its address."""
 
 
 @contextlib.contextmanager
@@ -36,9 +38,8 @@ def viewing(paths: Sequence[Path], cwd: Path, *more: str) -> Iterator[str]:
 def installed_viewer(path: Path) -> Iterator[str]:
     """The URL of a viewer of a file, started like from a shell: by the installed program."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [BIN / "ng_viewer", path, "+port=0"], cwd=path.parent, env=command_environ(), stdout=output
-        )
+        command = [str(BIN / "ng_viewer"), str(path), "+port=0"]
+        process = subprocess.Popen(command, cwd=path.parent, env=command_environ(), stdout=output)
         try:
             yield eventually("the address", lambda: _first_line(output.fileno()))
         finally:

@@ -1,15 +1,14 @@
 /** Compares two runs task by task. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { count, percent, plain, points, signed } from '../formatting.js';
+import { count, interval, percent, plain, pluralize, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
+import { sideBySide } from './sidebyside.js';
 import { Chart } from '../parts/charts.js';
-import { sideBySide } from '../parts/counterparts.js';
-import { Breadcrumbs, loading, Paging, SortableHeader } from '../parts/page.js';
-import { DifferenceTiles } from '../parts/tiles.js';
+import { Breadcrumbs, loading, Paging, RunSelect, SortableHeader, Tile } from '../parts/page.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
-import { Name, escapeInvisible } from '../text.js';
+import { Name } from '../text.js';
 
 const PAGE_LENGTH = 25;
 
@@ -41,12 +40,6 @@ export function Compare({ route, overview }) {
     </div>`}`;
 }
 
-function RunSelect({ label, runs, at, choose }) {
-  return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
-    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
-  </select></label>`;
-}
-
 function Pairs({ value, query, path, names }) {
   const sort = query.get('sort') || 'change';
   const head = (name, key) => (key
@@ -75,4 +68,25 @@ function PairRow({ pair, href, lists }) {
     <td>${percent(pair.solved[0], 0)}</td><td>${percent(pair.solved[1], 0)}</td>${cell(change(pair.solved), points)}
     <td>${lists.map((list, i) => html`${i > 0 && ' · '}<a href=${list} aria-label=${`Rollouts of task ${pair.task} in the ${i ? 'second' : 'first'} run`}>${count(pair.measured[i])}</a>`)}</td>
   </tr>`;
+}
+
+function DifferenceTiles({ difference, names }) {
+  const { solve_rate: rate, reward, better, worse, equal, sign_test_p: p } = difference;
+  const bare = (share) => signed(Number((share * 100).toFixed(2)));
+  const pValue = p < 0.001 ? 'p < 0.001' : `p = ${plain(p === null ? null : Number(p.toPrecision(2)))}`;
+  const unpaired = difference.only_baseline + difference.only_here;
+  const notes = [...difference.notes, ...difference.identity];
+  return html`
+    <p class="soft small"><${Name} value=${names[1]} /> minus <${Name} value=${names[0]} />,
+      ${` over ${pluralize(difference.tasks, 'common task')}, each with the same weight.`}</p>
+    <dl class="tiles">
+      ${rate && html`<${Tile} label="Solve rate" large=${points(rate.mean)} lines=${[interval(rate, bare)]} />`}
+      ${reward && html`<${Tile} label="Mean reward" large=${signed(reward.mean)} lines=${[interval(reward, signed)]} />`}
+      <${Tile} label="Tasks better" large=${count(better)} lines=${[`by ${difference.outcome}`]} />
+      <${Tile} label="Tasks worse" large=${count(worse)} lines=${[`${count(equal)} equal`]} />
+      ${p !== null && html`<${Tile} label="Sign test" large=${pValue} lines=${['probability of a split this uneven']} />`}
+    </dl>
+    ${unpaired > 0 && html`<p class="soft small">
+      ${pluralize(difference.only_baseline, 'task')} only in the first, ${count(difference.only_here)} only in the second.</p>`}
+    ${notes.length > 0 && html`<ul class="notes">${notes.map((line) => html`<li><${Name} value=${line} /></li>`)}</ul>`}`;
 }

@@ -4,17 +4,13 @@ import { EXPORT_VIEW, IS_EXPORT, useData } from '../data.js';
 import { count, percent } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
-import { Filters, FilterFold } from '../parts/filters.js';
-import { ListTools } from '../parts/listtools.js';
-import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Breadcrumbs, loading, Paging } from '../parts/page.js';
-import { nextShown } from '../parts/rolloutnotes.js';
+import { FilterFold, Filters, ListTools } from '../parts/listtools.js';
+import { useNotes } from '../parts/notestore.js';
+import { Breadcrumbs, loading, Paging, RunSelect } from '../parts/page.js';
 import { RolloutTable } from '../parts/rollouttable.js';
-import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link, parse } from '../route.js';
-import { isGrowing, runOf, versionOf } from '../runs.js';
-import { defaultView } from '../savedviews.js';
-import { Name, escapeInvisible } from '../text.js';
+import { evaluationOf, isGrowing, rolloutsOf, runOf, versionOf } from '../runs.js';
+import { Name } from '../text.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCH_POLL_MS = 400;
@@ -29,7 +25,8 @@ function pathOf(run, query) {
 export function List({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
-  const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
+  const isSearched = (loaded) => (loaded ? loaded.searched === 1 : !query.has('finding')); // a finding is not there before the file was examined
+  const interval = (loaded) => (!isSearched(loaded) ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
   const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval, versionOf(run));
   const list = useRef(null);
   const search = useRef(null);
@@ -38,8 +35,7 @@ export function List({ route, overview }) {
   const [unfolded, setUnfolded] = useState(false);
   const start = page && !stale ? page.start : Number(query.get('start') || 0); // the list may have become shorter
   useEffect(() => {
-    const view = [...query.keys()].length ? '' : IS_EXPORT ? EXPORT_VIEW : defaultView(run.path);
-    if (view) go(link(['runs', run.run], new URLSearchParams(view)), true);
+    if (EXPORT_VIEW && !query.size) go(link(['runs', run.run], new URLSearchParams(EXPORT_VIEW)), true);
   }, [run.run]);
   // Based on the address, because another filter may have changed it since the page was rendered.
   const filter = (changes) => go(link(['runs', run.run], changed(parse(location.hash).query, { start: null, ...changes })));
@@ -63,29 +59,15 @@ export function List({ route, overview }) {
   useEffect(() => {
     if (stale || !focusOn.current) return;
     const links = list.current.querySelectorAll('tbody th a');
-    links[focusOn.current.at ?? (focusOn.current > 0 ? 0 : links.length - 1)]?.focus();
+    links[focusOn.current > 0 ? 0 : links.length - 1]?.focus();
     focusOn.current = null;
   }, [stale, page]);
   const notes = useNotes(run.run);
   const selected = () => {
     const at = [...(list.current?.querySelectorAll('tbody th a') ?? [])].indexOf(document.activeElement);
-    return at < 0 ? null : { ...page.lines[at], at: page.start + at };
+    return at < 0 ? null : page.lines[at];
   };
-  const nextRow = () => {
-    const here = selected();
-    const shown = nextShown(page?.lines ?? [], here ? here.at - page.start : -1, notes.notes, notes.author);
-    if (shown >= 0) {
-      list.current.querySelectorAll('tbody th a')[shown].focus();
-      return undefined;
-    }
-    return nextUnlabelled(notes, query, { at: start }, annotator.setMessage, (found) => {
-      const from = Math.floor(found.at / PAGE_LENGTH) * PAGE_LENGTH;
-      focusOn.current = { at: found.at - from };
-      if (from !== start) go(link(['runs', run.run], changed(query, { start: from || null })));
-      else go(link(['runs', run.run, 'tasks', found.task, found.repeat], changed(query, { start: null, at: found.at })));
-    });
-  };
-  const annotator = useAnnotator(notes, selected, nextRow);
+  const annotator = useAnnotator(notes, selected);
   useKeys({
     j: () => moveFocus(1), ArrowDown: () => moveFocus(1), k: () => moveFocus(-1), ArrowUp: () => moveFocus(-1),
     n: () => turnPage(1), p: () => turnPage(-1), '/': () => focusField(search), e: () => (expression.current ? focusField(expression) : false),
@@ -93,7 +75,9 @@ export function List({ route, overview }) {
   return html`
     <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
       ${overview.training && html`<${StepLinks} training=${overview.training} run=${run.run} />`}
-      ${!overview.training && overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
+      ${!overview.training && overview.runs.length > 1 && html`<div class="row">
+        <${RunSelect} label="Run" runs=${overview.runs} at=${String(run.run)} choose=${(other) => go(link(['runs', other]))} />
+        <${RunSelect} label="Compare with" runs=${overview.runs.filter((one) => one !== run)} choose=${(other) => go(link(['compare', run.run, other]))} /></div>`}
     <//>
     <${FilterFold} query=${query} open=${unfolded} setOpen=${setUnfolded}>
       <${Filters} query=${query} page=${page} search=${search} change=${filter} />
@@ -108,17 +92,6 @@ export function List({ route, overview }) {
     <${Annotator} annotator=${annotator} />`;
 }
 
-/** Choices of the run to list, and of one to compare it with, task by task. */
-function OtherRuns({ runs, run }) {
-  return html`<div class="row"><label class="row small soft">Run <select onChange=${(event) => go(link(['runs', event.target.value]))}>
-    ${runs.map((one) => html`<option value=${one.run} selected=${one.run === run.run}>${escapeInvisible(one.name)}</option>`)}
-  </select></label>
-  <label class="row small soft">Compare with <select onChange=${(event) => go(link(['compare', run.run, event.target.value]))}>
-    <option value="" selected>choose</option>
-    ${runs.filter((one) => one.run !== run.run).map((one) => html`<option value=${one.run}>${escapeInvisible(one.name)}</option>`)}
-  </select></label></div>`;
-}
-
 function Summary({ page, run }) {
   const all = run.measured + run.failed;
   const available = page.exported ?? all;
@@ -131,3 +104,34 @@ function Summary({ page, run }) {
   </p>`;
 }
 
+/** Steps before and after that of a run. @param {any} training @param {number} run */
+function neighbours(training, run) {
+  const isEvaluation = run % 2 === 1;
+  const step = Math.floor(run / 2);
+  const steps = isEvaluation ? training.evaluations : training.rollouts;
+  const at = steps.indexOf(step);
+  const href = (to) => link(['runs', isEvaluation ? evaluationOf(to) : rolloutsOf(to)]);
+  return { isEvaluation, step, href, before: at > 0 ? steps[at - 1] : undefined, after: steps[at + 1] };
+}
+
+/** Keys for the list of a step. They start from the address, so that a key pressed while the next step opens counts too. @param {any} training */
+export function stepKeys(training) {
+  const show = (side) => () => {
+    const { path } = parse(location.hash);
+    if (path[0] !== 'runs' || path.length !== 2) return false;
+    const { href, [side]: step } = neighbours(training, Number(path[1]));
+    return step !== undefined && go(href(step));
+  };
+  return { '[': show('before'), ']': show('after') };
+}
+
+export function StepLinks({ training, run }) {
+  const { isEvaluation, step, href, before, after } = neighbours(training, run);
+  const other = isEvaluation ? training.rollouts.includes(step) : training.evaluations.includes(step);
+  return html`<nav class="row small" aria-label="Steps">
+    ${before !== undefined && html`<a href=${href(before)}>← step ${before}</a>`}
+    ${other && html`<a href=${link(['runs', isEvaluation ? rolloutsOf(step) : evaluationOf(step)])}>
+      ${isEvaluation ? 'training rollouts' : 'evaluation'} of step ${step}</a>`}
+    ${after !== undefined && html`<a href=${href(after)}>step ${after} →</a>`}
+  </nav>`;
+}

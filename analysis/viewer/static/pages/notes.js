@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { count, pluralize } from '../formatting.js';
 import { useNotes } from '../parts/notestore.js';
-import { Breadcrumbs, Notice } from '../parts/page.js';
+import { Breadcrumbs, Notice, Table } from '../parts/page.js';
 import { link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -19,23 +19,18 @@ export function NotesPage({ route, overview }) {
   const { value: view, error, stale } = useData(notes && `runs/${run.run}/notes/summary${IS_EXPORT ? '' : `?version=${notes.version}.${run.indexed}`}`);
   return html`
     <${Breadcrumbs} name=${`Notes on ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
-      title=${html`Notes on <${Name} value=${run.name} />`}>
-      ${overview.runs.length > 1 && html`<nav class="row small" aria-label="Notes on other runs">
-        ${overview.runs.filter((one) => one.run !== run.run).map((one) => html`<a href=${link(['runs', one.run, 'notes'])}><${Name} value=${one.name} /></a>`)}
-      </nav>`}
-    <//>
+      title=${html`Notes on <${Name} value=${run.name} />`} />
     ${(store.error || error) && html`<${Notice} error=${store.error || error} />`}
     ${notes?.error && html`<${Notice} error=${new Error(notes.error)} />`}
     ${!view && !error && !store.error && html`<${Notice} busy="Reading …" />`}
     ${notes && html`<${State} notes=${notes} size=${store.notes.size} />`}
     ${view && html`<div class=${stale ? 'stale' : ''}>
       ${store.notes.size === 0 && html`<${Notice} text=${IS_EXPORT ? NONE : EMPTY} />`}
-      ${view.labels.length > 0 && html`<${Labels} run=${run.run} view=${view} />`}
+      ${view.labels.length > 0 && html`<${Labels} run=${run.run} labels=${view.labels} />`}
       ${view.authors.length > 0 && html`<${Authors} run=${run.run} authors=${view.authors} />`}
     </div>`}`;
 }
 
-/** How much there is, and what of the file cannot be shown. */
 function State({ notes, size }) {
   return html`<p class="soft small" role="status">${pluralize(size, 'rollout')} with labels, verdicts or notes, in <${Name} value=${notes.path} /></p>
     ${notes.why_read_only && html`<p class="small soft"><${Name} value=${`Notes cannot be written: ${notes.why_read_only}.`} /></p>`}
@@ -45,29 +40,22 @@ function State({ notes, size }) {
       <ul class="small">${notes.ignored_lines.map((line) => html`<li><${Name} value=${line} /></li>`)}</ul></details>`}`;
 }
 
-/** A text as an expression writes it. */
-const quoted = (text) => JSON.stringify(text);
-
-function Labels({ run, view }) {
-  const hasSolved = view.labels.some((one) => one.solved !== null);
-  return html`<section class="block"><h2>Labels</h2><div class="table"><table>
-    <caption class="hidden">Labels and numbers of rollouts</caption>
-    <thead><tr><th scope="col" class="words">label</th><th scope="col">rollouts</th>${hasSolved && html`<th scope="col">solved</th>`}<th scope="col" class="words">authors</th></tr></thead>
-    <tbody>${view.labels.map((one) => html`<tr key=${one.label}>
-      <th scope="row" class="words">${IS_EXPORT ? html`<${Name} value=${one.label} />`
-        : html`<a href=${link(['runs', run], { where: `${quoted(one.label)} in labels` })}><${Name} value=${one.label} /></a>`}</th>
-      <td>${count(one.rollouts)}</td>${hasSolved && html`<td>${count(one.solved)} <span class="soft small">of ${count(one.measured)}</span></td>`}
-      <td class="words"><${Name} value=${one.authors.join(', ')} /></td></tr>`)}</tbody>
-  </table></div></section>`;
+/** The list of the rollouts that have a text in a field of notes; an export has no expressions. */
+function Having({ run, text, field }) {
+  const name = html`<${Name} value=${text} />`;
+  return IS_EXPORT ? name : html`<a href=${link(['runs', run], { where: `${JSON.stringify(text)} in ${field}` })}>${name}</a>`;
 }
 
-function Authors({ run, authors }) {
-  return html`<section class="block"><h2>Authors</h2><div class="table"><table>
-    <caption class="hidden">Authors and what they wrote</caption>
-    <thead><tr><th scope="col" class="words">author</th><th scope="col">rollouts</th><th scope="col">labels</th><th scope="col">verdicts</th><th scope="col">notes</th></tr></thead>
-    <tbody>${authors.map((one) => html`<tr key=${one.author}>
-      <th scope="row" class="words">${IS_EXPORT ? html`<${Name} value=${one.author} />`
-        : html`<a href=${link(['runs', run], { where: `${quoted(one.author)} in annotators` })}><${Name} value=${one.author} /></a>`}</th>
-      <td>${count(one.rollouts)}</td><td>${count(one.labels)}</td><td>${count(one.verdicts)}</td><td>${count(one.notes)}</td></tr>`)}</tbody>
-  </table></div></section>`;
+function Labels({ run, labels }) {
+  const hasSolved = labels.some((one) => one.solved !== null);
+  const solved = (one) => (hasSolved ? [html`${count(one.solved)} <span class="soft small">of ${count(one.measured)}</span>`] : []);
+  return html`<section class="block"><h2>Labels</h2>
+    <${Table} label="Labels and numbers of rollouts" names=${['label', 'rollouts', ...(hasSolved ? ['solved'] : []), 'authors']} left=${['label', 'authors']}
+      rows=${labels.map((one) => [html`<${Having} run=${run} text=${one.label} field="labels" />`, count(one.rollouts), ...solved(one),
+        html`<${Name} value=${one.authors.join(', ')} />`])} /></section>`;
 }
+
+const Authors = ({ run, authors }) => html`<section class="block"><h2>Authors</h2>
+  <${Table} label="Authors and what they wrote" names=${['author', 'rollouts', 'labels', 'verdicts', 'notes']} left=${['author']}
+    rows=${authors.map((one) => [html`<${Having} run=${run} text=${one.author} field="annotators" />`,
+      ...['rollouts', 'labels', 'verdicts', 'notes'].map((name) => count(one[name]))])} /></section>`;

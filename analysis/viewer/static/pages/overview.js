@@ -1,11 +1,10 @@
 /** The metrics and charts of every run, refreshed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
-import { bytes, count, percent, compact, pluralize } from '../formatting.js';
+import { bytes, compact, count, interval, percent, plain, pluralize } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
-import { Breadcrumbs, loading, Notice, Progress } from '../parts/page.js';
-import { RunTiles } from '../parts/tiles.js';
-import { attemptsLink, link } from '../route.js';
+import { Breadcrumbs, loading, Notice, Progress, Table, Tile } from '../parts/page.js';
+import { link } from '../route.js';
 import { Name } from '../text.js';
 
 export function Overview({ overview }) {
@@ -35,8 +34,8 @@ function Run({ run, single }) {
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
       <p class="row"><a class="button" href=${link(['runs', run.run])}>${all}</a>
-        ${value.profile.failures.attempts > 0 && html`<a class="button" href=${attemptsLink(run.run)}>Failed attempts</a>`}</p>
-      <${Notes} notes=${value.profile.notes} />
+        ${value.profile.failures.attempts > 0 && html`<a class="button" href=${link(['runs', run.run, 'attempts'])}>Failed attempts</a>`}</p>
+      ${value.profile.notes.length > 0 && html`<ul class="notes">${value.profile.notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`}
       <details class="folded" open=${run.run === 0}><summary class=${single ? 'hidden' : ''}>Charts</summary>
         <div class="charts">
           ${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}
@@ -47,23 +46,52 @@ function Run({ run, single }) {
   </section>`;
 }
 
-function Notes({ notes }) {
-  return notes.length > 0 && html`<ul class="notes">${notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`;
-}
-
-const COLUMNS = { mean: 'mean', median: 'median', p95: 'p95', max: 'max', total: 'total' };
+const STATISTICS = ['mean', 'median', 'p95', 'max', 'total'];
 
 function TokenTable({ tokens, drift }) {
   const kinds = ['input', 'output', 'reasoning'].filter((kind) => tokens[kind]);
   if (!kinds.length && !drift) return null;
   return html`<figure class="figure"><h3>Tokens per rollout</h3>
-    ${kinds.length > 0 && html`<div class="table" tabindex="0" role="region" aria-label="Tokens per rollout"><table>
-      <thead><tr><th scope="col">kind</th>${Object.values(COLUMNS).map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${kinds.map((kind) => html`<tr><th scope="row">${kind}</th>
-        ${Object.keys(COLUMNS).map((statistic) => html`<td title=${count(Math.round(tokens[kind][statistic]))}>${compact(Math.round(tokens[kind][statistic]))}</td>`)}
-      </tr>`)}</tbody>
-    </table></div>`}
+    ${kinds.length > 0 && html`<${Table} label="Tokens per rollout" names=${['kind', ...STATISTICS]} rows=${kinds.map((kind) => [kind, ...STATISTICS.map((name) => {
+      const value = Math.round(tokens[kind][name]);
+      return html`<td title=${count(value)}>${compact(value)}</td>`;
+    })])} />`}
     ${drift && html`<figcaption>Recorded tokens of ${pluralize(drift.rollouts, 'rollout')}: prefix mismatches in ${count(drift.breaks)} of
       ${` ${pluralize(drift.turns, 'later turn')}`}.</figcaption>`}
   </figure>`;
+}
+
+function RunTiles({ profile, run }) {
+  const { coverage, solved, rewards, tasks, tool_calls: calls, tokens, failures } = profile;
+  const last = tasks?.pass_at?.at(-1);
+  const measured = count(coverage.measured);
+  const failed = run.failed > 0 && html`<span class="bad">${count(run.failed)} without a reward</span>`;
+  return html`<dl class="tiles">
+    <${Tile} label="Measured" large=${coverage.expected === null ? measured : `${measured} of ${count(coverage.expected)}`}
+      lines=${[pluralize(coverage.tasks_measured, 'task'), failed]} />
+    ${solved && html`<${Tile} label="Success rate" large=${percent(solved.rate.mean)}
+      lines=${[interval(solved.rate, percent), bounds(solved.bounds, coverage, percent),
+        html`<${Name} value=${solved.rule} />`]} />`}
+    ${rewards && !rewards.why_no_mean && html`<${Tile} label="Mean reward" large=${plain(rewards.mean.mean)}
+      lines=${[interval(rewards.mean, plain), bounds(rewards.bounds, coverage, plain),
+        `median ${plain(rewards.median)}, ${plain(rewards.min)} to ${plain(rewards.max)}`]} />`}
+    ${last && last.k > 1 && html`<${Tile} label=${`pass@${last.k}`} large=${percent(last.any.mean)}
+      lines=${[interval(last.any, percent), `pass^${last.k} ${percent(last.every.mean)}`,
+        last.consensus && `cons@${last.k} ${percent(last.consensus.mean)}`,
+        last.tasks < last.tasks_measured && `over ${count(last.tasks)} of ${count(last.tasks_measured)} tasks`]} />`}
+    ${calls && html`<${Tile} label="Tool calls" large=${plain(calls.mean)}
+      lines=${[`${calls.min} to ${calls.max}`,
+        calls.correlation !== null && !rewards?.why_no_mean && `correlation with reward ${plain(Number(calls.correlation.toFixed(2)))}`]} />`}
+    ${tokens.output && html`<${Tile} label="Output tokens" large=${plain(tokens.output.mean)}
+      lines=${[`median ${plain(tokens.output.median)}, p95 ${plain(tokens.output.p95)}`,
+        tokens.per_solved !== null && `${count(Math.round(tokens.per_solved))} tokens per solved rollout`]} />`}
+    ${failures.attempts > 0 && html`<${Tile} label="Failed attempts" large=${count(failures.attempts)}
+      lines=${[`${count(failures.mended)} recovered, ${count(failures.lost)} lost`]} />`}
+  </dl>`;
+}
+
+function bounds(found, coverage, format) {
+  const missing = coverage.expected !== null && coverage.expected > coverage.measured;
+  if (!missing || found.lowest === null || found.highest === null) return '';
+  return `${format(found.lowest)} to ${format(found.highest)} including missing rollouts`;
 }

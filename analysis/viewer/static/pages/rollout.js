@@ -1,25 +1,24 @@
 /** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
-import { useData, IS_EXPORT } from '../data.js';
+import { IS_EXPORT, useData } from '../data.js';
 import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { PAGE_LENGTH } from './list.js';
+import { Counterparts } from './sidebyside.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
-import { Attempts } from '../parts/attempts.js';
 import { useEpisode } from '../parts/board.js';
-import { Conversation, RenderedButton, useSetting } from '../parts/conversation.js';
-import { Counterparts } from '../parts/counterparts.js';
-import { outlineOf, countedNames } from '../parts/episodeoutline.js';
+import { Conversation, RenderedButton } from '../parts/conversation.js';
+import { countedNames, outlineOf } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
-import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Breadcrumbs, loading } from '../parts/page.js';
-import { Facts, Raw } from '../parts/raw.js';
-import { NONE, NUMBERED, keyOf, ownLabel, verdictText } from '../parts/rolloutnotes.js';
-import { parseToken, placeOf, piecesOfConversation } from '../parts/tokenpieces.js';
+import { keyOf, NONE, NUMBERED, ownLabel, useNotes, verdictText } from '../parts/notestore.js';
+import { Breadcrumbs, HeadFacts, loading } from '../parts/page.js';
+import { Facts, Raw } from '../parts/parsed.js';
+import { parseToken, piecesOfConversation, placeOf } from '../parts/tokenpieces.js';
 import { TokenTurns, WorstTokens } from '../parts/tokens.js';
 import { Outcome, Verdict } from '../parts/verdict.js';
-import { changed, go, link } from '../route.js';
+import { attemptLink, changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
+import { useSetting } from '../storage.js';
 import { Name, Text } from '../text.js';
 
 export function Rollout({ route, overview }) {
@@ -32,40 +31,27 @@ export function Rollout({ route, overview }) {
     u: () => go(neighbours.list),
   });
   const notes = useNotes(run);
-  const here = { task: Number(task), repeat: Number(repeat), at: Number.parseInt(route.query.get('at') ?? '', 10) };
-  const annotator = useAnnotator(notes, () => (rollout && !stale ? here : null), () => nextUnlabelled(notes, changed(route.query, { at: null }), here,
-    annotator.setMessage, (found) => go(link(['runs', run, 'tasks', found.task, found.repeat], changed(route.query, { at: found.at })))));
+  const annotator = useAnnotator(notes, () => (rollout && !stale ? { task: Number(task), repeat: Number(repeat) } : null));
   const file = html`<${Name} value=${runOf(overview, run).name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
       steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
-      <${NeighbourLinks} neighbours=${neighbours} />
+      <nav class="row" aria-label="Neighbours">
+        ${neighbours.place && html`<span class="small soft number">${neighbours.place}</span>`}
+        ${[['Previous', '[', neighbours.previous], ['Next', ']', neighbours.next]].map(([label, key, href]) => (href
+          ? html`<a class="button" href=${href} title=${`${label} (${key})`}>${label}</a>` : html`<button disabled>${label}</button>`))}
+      </nav>
     <//>
     ${loading(rollout, error, 'Reading …')}
     ${rollout && html`<div class=${stale ? 'stale' : ''}>
       <${RolloutDetails} key=${`${rollout.run}/${rollout.line.task}/${rollout.line.repeat}`} rollout=${rollout}
-        query=${route.query.get('q') ?? ''} match=${eventNumber(route.query.get('match'))} token=${route.query.get('token')} annotator=${annotator} />
+        query=${route.query.get('q') ?? ''} match=${/^\d{1,6}$/.test(route.query.get('match') ?? '') ? Number(route.query.get('match')) : -1} token=${route.query.get('token')} annotator=${annotator} />
     </div>`}
     <${Annotator} annotator=${annotator} />`;
 }
 
-/** An event's index in the address; -1 if there is none. */
-function eventNumber(text) {
-  return /^\d{1,6}$/.test(text ?? '') ? Number(text) : -1;
-}
-
-/** Links to the neighbours, in the order of the list that the user came from. */
-function NeighbourLinks({ neighbours }) {
-  return html`<nav class="row" aria-label="Neighbours">
-    ${neighbours.place && html`<span class="small soft number">${neighbours.place}</span>`}
-    <${NeighbourLink} href=${neighbours.previous} label="Previous" title="Previous ([)" /><${NeighbourLink} href=${neighbours.next} label="Next" title="Next (])" />
-  </nav>`;
-}
-
-/**
- * `query` is the text of the search in the list, which is marked in the conversation; `match` is the event to show first, and
- * `token` the token in the address, which is shown.
- */
+/** `query` is the text of the search in the list, which is marked in the conversation; `match` is the event to show first, and `token` the
+ * token in the address, which is shown. */
 function RolloutDetails({ rollout, query, match, token, annotator }) {
   const { events, line } = rollout;
   const conversation = useRef(null);
@@ -121,16 +107,11 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     ...keys,
   });
   return html`
-    <dl class="headfacts">
-      <div><dt>Outcome</dt><dd><${Outcome} line=${line} /></dd></div>
-      <div><dt>Reward</dt><dd>${plain(line.reward)}</dd></div>
-      <div><dt>Tool calls</dt><dd>${count(line.tool_calls)}</dd></div>
-      <div><dt>Turns</dt><dd>${count(line.turns)}</dd></div>
-      <div><dt>Output tokens</dt><dd>${count(line.output_tokens)}</dd></div>
-      <div><dt>Time</dt><dd>${seconds(line.seconds)}</dd></div>
-      <div><dt>End</dt><dd><${Name} value=${line.end} /></dd></div>
-      ${line.agent && html`<div><dt>Agent</dt><dd><${Name} value=${line.agent} /></dd></div>`}
-    </dl>
+    <${HeadFacts} facts=${[
+      ['Outcome', html`<${Outcome} line=${line} />`], ['Reward', plain(line.reward)], ['Tool calls', count(line.tool_calls)], ['Turns', count(line.turns)],
+      ['Output tokens', count(line.output_tokens)], ['Time', seconds(line.seconds)], ['End', html`<${Name} value=${line.end} />`],
+      ...(line.agent ? [['Agent', html`<${Name} value=${line.agent} />`]] : []),
+    ]} />
     <${Verdict} verdict=${rollout.verdict} label="Verdict" />
     <${NotesPanel} annotator=${annotator} line=${line} />
     <${Counterparts} run=${rollout.run} line=${line} />
@@ -144,7 +125,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
           <${FindBar} conversation=${conversation} find=${find} setFind=${setFind} first=${match} />
         </div>
         <div class="outlined">
-          <${Outline} events=${events} conversation=${conversation} go=${goToEvent} />
+          <${Outline} events=${events} go=${goToEvent} />
           <div class="messages" ref=${conversation}>
             <${Conversation} events=${events} current=${current} show=${show} reading=${reading} wanted=${wanted} />
           </div>
@@ -153,53 +134,37 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     </div>
     <${WorstTokens} events=${events} go=${goToToken} />
     <${TokenTurns} events=${events} chart=${rollout.charts.find((chart) => chart.name === 'log_probs')} />
-    <${Attempts} run=${rollout.run} task=${line.task} repeat=${line.repeat} attempts=${rollout.attempts} />
+    <${Attempts} run=${rollout.run} line=${line} attempts=${rollout.attempts} />
     <${Facts} facts=${rollout.facts} />
     <${Raw} path=${`runs/${rollout.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
 }
 
+function Attempts({ run, line: { task, repeat }, attempts }) {
+  return attempts.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Failed attempts</h2>
+    <ol class="attempts">${attempts.map((one, at) => html`<li>
+      <p><strong class="bad"><${Name} value=${one.kind} /></strong> at <${Name} value=${one.server} /> after ${seconds(one.seconds)}
+        <span class="soft small"> attempt ${one.attempt + 1}${one.when > 0 && `, ${new Date(one.when * 1000).toLocaleString('en-GB')}`}</span>
+        ${' '}<a class="small" href=${attemptLink(run, { task, repeat, at })}>${one.has_conversation ? 'What was said until then' : 'Open'}</a></p>
+      <${Text} value=${one.detail} lines=${8} characters=${800} kind="mono" />
+    </li>`)}</ol>
+  </section>`;
+}
+
 const MIN_TURNS = 3;
 const MAX_ENTRIES = 1000;
-/** The part of the window above which the current turn begins. */
-const READING_LINE = 0.35;
 
-function Outline({ events, conversation, go }) {
+function Outline({ events, go }) {
   const entries = useMemo(() => outlineOf(events), [events]);
-  const current = useCurrentEvent(conversation);
   const isWide = useMemo(() => matchMedia('(min-width: 80rem)').matches, []);
   if (entries.length <= MIN_TURNS) return null;
-  const here = entries.findLastIndex((entry) => entry.index <= current);
   return html`<details class="outline" open=${isWide}><summary class="small soft">Outline (J K)</summary>
-    <nav aria-label="Outline"><ol>${entries.slice(0, MAX_ENTRIES).map((entry, i) => html`<li key=${entry.index}>
-      <button class="quiet" aria-current=${i === here ? 'step' : undefined} onClick=${() => go(entry.index)}>
+    <nav aria-label="Outline"><ol>${entries.slice(0, MAX_ENTRIES).map((entry) => html`<li key=${entry.index}>
+      <button class="quiet" onClick=${() => go(entry.index)}>
         <span class="number turn">${entry.turn || 'Prompt'}</span>
         <span class="what"><${Name} value=${entry.calls.length ? countedNames(entry.calls) : entry.words} /></span>
         ${entry.reward !== null && html`<span class=${`number ${entry.reward < 0 ? 'soft' : 'good'}`}>${signed(entry.reward)}</span>`}
       </button></li>`)}</ol></nav>
   </details>`;
-}
-
-/** The index of the event at the reading line. */
-function useCurrentEvent(conversation) {
-  const [current, setCurrent] = useState(0);
-  useEffect(() => {
-    let frame = 0;
-    const update = () => {
-      frame = 0;
-      const all = [...(conversation.current?.querySelectorAll('article') ?? [])];
-      const at = all.findLastIndex((one) => one.getBoundingClientRect().top < innerHeight * READING_LINE);
-      setCurrent(Number(all[Math.max(0, at)]?.dataset.index ?? 0));
-    };
-    const onScroll = () => {
-      frame ||= requestAnimationFrame(update);
-    };
-    addEventListener('scroll', onScroll, { passive: true });
-    return () => {
-      removeEventListener('scroll', onScroll);
-      cancelAnimationFrame(frame);
-    };
-  }, []);
-  return current;
 }
 
 function NotesPanel({ annotator, line }) {
@@ -219,7 +184,6 @@ function NotesPanel({ annotator, line }) {
       <span class="row used" role="group" aria-label="Labels used most">${(store.view?.labels ?? []).slice(0, NUMBERED).map(({ label }, i) => html`
         <button key=${label} class="quiet" aria-pressed=${ownLabel(notes, label, store.author) ? 'true' : 'false'} title=${`${i + 1}`}
           onClick=${() => annotator.toggle(line, label)}><kbd>${i + 1}</kbd> <${Name} value=${label} /></button>`)}</span>
-      <button class="quiet" title="Next rollout that you have not labelled (.)" onClick=${annotator.next}>Next unlabelled</button>
       ${store.written.length > 0 && html`<button class="quiet" title="Undo (z)" onClick=${annotator.undo}>Undo</button>`}
       <label class="small soft author">as <input type="text" aria-label="Your name" maxlength="80" size="8" value=${store.author}
         onChange=${(event) => store.rename(event.target.value)} /></label>
@@ -247,12 +211,8 @@ function Remove({ annotator, line, one, name }) {
     onClick=${() => annotator.write(line, { kind: 'removal', removes: one.id })}>×</button>`;
 }
 
-/**
- * The address contains the list's query; `at` is the position in the list.
- * @param {import('../route.js').Route} route
- * @param {any} rollout
- * @returns {{list: string, previous: string | null, next: string | null, place: string}}
- */
+/** The address contains the list's query; `at` is the position in the list. @param {import('../route.js').Route} route @param {any} rollout
+ * @returns {{list: string, previous: string | null, next: string | null, place: string}} */
 function useNeighbours(route, rollout) {
   const [, run, , task, repeat] = route.path;
   const at = Number.parseInt(route.query.get('at') ?? '', 10);
@@ -276,8 +236,4 @@ function useNeighbours(route, rollout) {
   const isLoading = listed && !page;
   const to = (key) => (same && key && !isLoading ? link(['runs', run, 'tasks', ...key]) : null);
   return { list: link(['runs', run], query), previous: to(rollout?.previous), next: to(rollout?.next), place: '' };
-}
-
-function NeighbourLink({ href, label, title }) {
-  return href ? html`<a class="button" href=${href} title=${title}>${label}</a>` : html`<button disabled>${label}</button>`;
 }

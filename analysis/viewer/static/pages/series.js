@@ -1,7 +1,7 @@
 /** A series of checkpoints: curves with intervals, tasks by steps, and the way to what changed between two steps. */
 import { html, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { bytes, count, percent, seconds, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
+import { bytes, count, percent, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
 import { Breadcrumbs, loading, Notice, Paging } from '../parts/page.js';
 import { changed, go, link } from '../route.js';
@@ -28,7 +28,7 @@ export function Series({ route, overview }) {
     ${value && html`
       ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps 0,25,50.</p>`}
       ${value.read < value.total && html`<p role="status" class="small soft"><progress max="1" value=${value.read / value.total} aria-label="Reading the files"></progress>
-        ${` reading: ${percent(value.read / value.total, 0)} of ${bytes(value.total)}${value.seconds_left === null ? '' : `, about ${seconds(value.seconds_left)} left`}; curves show the steps read so far`}</p>`}
+        ${` reading: ${percent(value.read / value.total, 0)} of ${bytes(value.total)}; curves show the steps read so far`}</p>`}
       ${value.notes.length > 0 && html`<ul class="notes">${value.notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`}
       <p class="soft small">Bands are 95% intervals, clustered by task. Click a point to open the rollouts of its step.</p>
       ${value.groups.slice(0, RESULTS).map((group) => html`<${Group} key=${group.title} group=${group} />`)}
@@ -36,12 +36,9 @@ export function Series({ route, overview }) {
       ${value.groups.slice(RESULTS).map((group) => html`<${Group} key=${group.title} group=${group} />`)}`}`;
 }
 
-function Group({ group }) {
-  return html`<section class="block" aria-label=${group.title}><h2>${group.title}</h2>
-    <div class="charts curves">${group.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>`;
-}
+const Group = ({ group }) => html`<section class="block" aria-label=${group.title}><h2>${group.title}</h2>
+  <div class="charts curves">${group.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>`;
 
-/** The range of steps, what changed between its ends, and the heat map. */
 function Tasks({ value, query, path, set, version }) {
   const { steps } = value;
   if (steps.length < 2) return html`<p class="message">A series needs two steps.</p>`;
@@ -90,14 +87,10 @@ function TaskMap({ query, path, of, range, version }) {
   </div>`;
 }
 
-function formatOf(map) {
-  return map.value === 'solve_rate' ? (value) => percent(value, 0) : plain;
-}
+const formatOf = (map) => (map.value === 'solve_rate' ? (value) => percent(value, 0) : plain);
 
-function Scale({ low, high, format }) {
-  return html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}
-    ${Array.from({ length: SHADES }, (_, shade) => html`<span class=${`shade shade-${shade}`}></span>`)} ${format(high)}</span>`;
-}
+const Scale = ({ low, high, format }) => html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}
+  ${Array.from({ length: SHADES }, (_, shade) => html`<span class=${`shade shade-${shade}`}></span>`)} ${format(high)}</span>`;
 
 function Cells({ map }) {
   const table = useRef(null);

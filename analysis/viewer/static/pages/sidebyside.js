@@ -1,14 +1,12 @@
 /** Two rollouts side by side: aligned turns, the differences in their words, boards in step. */
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
-import { useData } from '../data.js';
+import { IS_EXPORT, useData } from '../data.js';
 import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { align, divergences, divergenceText, samePrompt, turnsOf, KINDS, resultsByCall, callsByRow, frameAfter } from '../parts/alignment.js';
-import { usePlayback, Board, Buttons } from '../parts/board.js';
-import { ChooseAny } from '../parts/counterparts.js';
-import { Breadcrumbs, Notice } from '../parts/page.js';
+import { align, callsByRow, divergences, divergenceText, frameAfter, KINDS, readable, resultsByCall, samePrompt, turnsOf, wordDiff } from '../parts/alignment.js';
+import { Board, Buttons, usePlayback } from '../parts/board.js';
+import { Breadcrumbs, Notice, Table } from '../parts/page.js';
 import { Outcome } from '../parts/verdict.js';
-import { readable, wordDiff } from '../parts/worddiff.js';
 import { go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, visible } from '../text.js';
@@ -21,7 +19,6 @@ export function SideBySide({ route, overview }) {
   const both = responses.every(({ value, stale }) => value && !stale);
   return html`
     <${Breadcrumbs} name="Two rollouts" title="Two rollouts side by side" steps=${[['Overview', link([])], [`Task ${keys[0][1]}`, up]]} />
-    <${ChooseAny} key=${keys.join()} overview=${overview} keys=${keys} />
     ${responses.map(({ error }) => error && html`<${Notice} error=${error} />`)}
     ${!both && responses.every(({ error }) => !error) && html`<${Notice} busy="Reading …" />`}
     ${both && html`<${Both} key=${keys.join()} rollouts=${responses.map(({ value }) => value)} overview=${overview} />`}`;
@@ -67,16 +64,13 @@ function Both({ rollouts, overview }) {
   </div>`;
 }
 
-/** The outcome and the size of both rollouts. */
 function Facts({ rollouts, overview }) {
-  return html`<div class="table" tabindex="0" role="region" aria-label="Outcomes"><table>
-    <thead><tr><th scope="col" class="words">rollout</th><th scope="col" class="words">outcome</th>
-      ${['reward', 'turns', 'calls', 'tokens', 'time'].map((name) => html`<th scope="col">${name}</th>`)}<th scope="col" class="words">end</th></tr></thead>
-    <tbody>${rollouts.map(({ run, line }) => html`<tr>
-      <th scope="row" class="words"><a href=${link(['runs', run, 'tasks', line.task, line.repeat])}><${Name} value=${runOf(overview, run).name} />, task ${line.task}, repeat ${line.repeat}</a></th>
-      <td class="words"><${Outcome} line=${line} /></td><td>${plain(line.reward)}</td><td>${count(line.turns)}</td><td>${count(line.tool_calls)}</td>
-      <td>${count(line.output_tokens)}</td><td>${seconds(line.seconds)}</td><td class="words"><${Name} value=${line.end} /></td>
-    </tr>`)}</tbody></table></div>`;
+  return html`<${Table} label="Outcomes" names=${['rollout', 'outcome', 'reward', 'turns', 'calls', 'tokens', 'time', 'end']} left=${['rollout', 'outcome', 'end']}
+    rows=${rollouts.map(({ run, line }) => [
+      html`<a href=${link(['runs', run, 'tasks', line.task, line.repeat])}><${Name} value=${runOf(overview, run).name} />, task ${line.task}, repeat ${line.repeat}</a>`,
+      html`<${Outcome} line=${line} />`, plain(line.reward), count(line.turns), count(line.tool_calls), count(line.output_tokens), seconds(line.seconds),
+      html`<${Name} value=${line.end} />`,
+    ])} />`;
 }
 
 function Prompts({ left, right, same }) {
@@ -95,10 +89,8 @@ function Prompts({ left, right, same }) {
 const PAGE_SIZE = 200;
 const TITLES = { system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other' };
 
-/**
- * @param {{rows: import('../parts/alignment.js').Row[], current: number, show: (row: number) => void}} props `current`: the row that
- *   the boards show
- */
+/** @param {{rows: import('../parts/alignment.js').Row[], current: number, show: (row: number) => void}} props `current`: the row that the
+ * boards show */
 function ComparedTurns({ rows, current, show }) {
   const [limit, setLimit] = useState(PAGE_SIZE);
   const blocks = blocksOf(rows.slice(0, Math.max(limit, current + 1)));
@@ -156,14 +148,11 @@ function pairs(own, other) {
   return own.map((event) => [event, of(other, event.speaker)[of(own, event.speaker).indexOf(event)] ?? null]);
 }
 
-function Side({ name, side, events }) {
-  return html`<div class="side ${side}" role="group" aria-label=${name}>
-    <p class="small soft narrow-only">${name}</p>
-    ${events.length ? events.map(([event, other]) => html`<${ComparedMessage} event=${event} other=${other} side=${side} />`) : html`<p class="soft">–</p>`}
-  </div>`;
-}
+const Side = ({ name, side, events }) => html`<div class="side ${side}" role="group" aria-label=${name}>
+  <p class="small soft narrow-only">${name}</p>
+  ${events.length ? events.map(([event, other]) => html`<${ComparedMessage} event=${event} other=${other} side=${side} />`) : html`<p class="soft">–</p>`}
+</div>`;
 
-/** A message; `other` is the one that it is compared with. */
 function ComparedMessage({ event, other = null, side = 'first' }) {
   const tool = event.speaker === 'call' || event.speaker === 'result';
   return html`<div class=${`event ${event.speaker}`}>
@@ -225,3 +214,23 @@ function PairOfBoards({ rollouts, rows, player }) {
     <p class="small soft number">Both boards: ${position}</p>
   </section>`;
 }
+
+function outcome({ success, reward }) {
+  return success === null ? (reward === null ? 'failed' : `reward ${plain(reward)}`) : success ? 'solved' : 'not solved';
+}
+
+export function Counterparts({ run, line }) {
+  const { value } = useData(IS_EXPORT ? null : `runs/${run}/rollouts/${line.task}/${line.repeat}/counterparts`);
+  const found = value?.counterparts ?? [];
+  const href = (one) => sideBySide([run, line.task, line.repeat], [one.run, one.task, one.repeat]);
+  useKeys({ s: () => (found.length > 0 ? go(href(found[0])) : false) });
+  return found.length > 0 && html`<nav class="row small counterparts" aria-label="Side by side with">
+    <span class="soft" title="s compares with the first">Side by side with</span>
+    ${found.map((one) => html`<a class="button" href=${href(one)}>${one.kind === 'other file'
+      ? html`<${Name} value=${one.name} />`
+      : `${one.kind} (${one.repeat})`}<span class="soft">${' '}${outcome(one)}</span></a>`)}
+  </nav>`;
+}
+
+/** The address of two rollouts, each given as [run, task, repeat]. */
+export const sideBySide = (first, second) => link(['side-by-side', ...first, ...second]);

@@ -1,9 +1,9 @@
 /** Aligns the turns of two rollouts and finds where they diverge. No DOM, so that Node can test it. */
-/**
- * A turn: what the model wrote, and what it got. `first` and `last` are its calls' numbers over the whole episode.
+import { parseObject } from './parsed.js';
+
+/** A turn: what the model wrote, and what it got. `first` and `last` are its calls' numbers over the whole episode.
  * @typedef {{turn: number, events: any[], actions: string, observations: string, words: string, names: string, last: number}} Turn
- * @typedef {{kind: string, left: Turn | null, right: Turn | null}} Row  `kind`: one of KINDS
- */
+ * @typedef {{kind: string, left: Turn | null, right: Turn | null}} Row `kind`: one of KINDS */
 
 /** The kinds of rows, and what they say about the two rollouts. */
 export const KINDS = {
@@ -66,15 +66,10 @@ function kindOf(left, right) {
   return left.words === right.words ? 'same' : 'wording';
 }
 
-function score(left, right) {
-  return SCORES[kindOf(left, right)] ?? (left.names && left.names === right.names ? SAME_TOOL : 0);
-}
+const score = (left, right) => (SCORES[kindOf(left, right)] ?? (left.names && left.names === right.names ? SAME_TOOL : 0));
 
-/**
- * The turns of both rollouts in rows: an alignment with the highest score (Needleman and Wunsch), in which turns with the
- * same calls are next to each other, even if one rollout made other calls in between.
- * @param {Turn[]} left @param {Turn[]} right @returns {Row[]}
- */
+/** The turns of both rollouts in rows: an alignment with the highest score (Needleman and Wunsch), in which turns with the same calls are
+ * next to each other, even if one rollout made other calls in between. @param {Turn[]} left @param {Turn[]} right @returns {Row[]} */
 export function align(left, right) {
   let start = 0;
   while (start < left.length && start < right.length && kindOf(left[start], right[start]) === 'same') start += 1;
@@ -84,45 +79,39 @@ export function align(left, right) {
     const rest = Array.from({ length: Math.max(a.length, b.length) }, (_, i) => rowOf(a[i] ?? null, b[i] ?? null));
     return [...rows, ...rest];
   }
-  return [...rows, ...bestRows(a, b)];
+  return [...rows, ...aligned(a, b, score, GAP).map(([turn, other]) => rowOf(turn, other))];
 }
 
 function rowOf(left, right) {
   return { kind: left === null ? 'only-second' : right === null ? 'only-first' : kindOf(left, right), left, right };
 }
 
-function bestRows(a, b) {
+/** The pairs of an alignment with the highest score, in which `gap` is that of an item without a partner. Early items match first. */
+function aligned(a, b, score, gap) {
   const wide = b.length + 1;
-  const best = new Float64Array((a.length + 1) * wide); // of the rest from (i, j) on, so that early turns match first
+  const best = new Float64Array((a.length + 1) * wide); // of the rest from (i, j) on
   for (let i = a.length; i >= 0; i -= 1) {
     for (let j = b.length; j >= 0; j -= 1) {
-      if (i === a.length || j === b.length) best[i * wide + j] = GAP * (a.length - i + b.length - j);
-      else best[i * wide + j] = Math.max(score(a[i], b[j]) + best[(i + 1) * wide + j + 1], GAP + best[(i + 1) * wide + j], GAP + best[i * wide + j + 1]);
+      if (i === a.length || j === b.length) best[i * wide + j] = gap * (a.length - i + b.length - j);
+      else best[i * wide + j] = Math.max(score(a[i], b[j]) + best[(i + 1) * wide + j + 1], gap + best[(i + 1) * wide + j], gap + best[i * wide + j + 1]);
     }
   }
-  const rows = [];
+  const pairs = [];
   let [i, j] = [0, 0];
   while (i < a.length || j < b.length) {
     const here = best[i * wide + j];
-    if (i < a.length && j < b.length && here === score(a[i], b[j]) + best[(i + 1) * wide + j + 1]) {
-      rows.push(rowOf(a[i], b[j]));
-      i += 1;
-      j += 1;
-    } else if (i < a.length && (j === b.length || here === GAP + best[(i + 1) * wide + j])) {
-      rows.push(rowOf(a[i], null));
-      i += 1;
-    } else {
-      rows.push(rowOf(null, b[j]));
-      j += 1;
-    }
+    const isPair = i < a.length && j < b.length && here === score(a[i], b[j]) + best[(i + 1) * wide + j + 1];
+    const isFirst = isPair || (i < a.length && (j === b.length || here === gap + best[(i + 1) * wide + j]));
+    const isSecond = isPair || !isFirst;
+    pairs.push([isFirst ? a[i] : null, isSecond ? b[j] : null]);
+    i += Number(isFirst);
+    j += Number(isSecond);
   }
-  return rows;
+  return pairs;
 }
 
 /** The indexes of the rows that differ in more than words. @param {Row[]} rows @returns {number[]} */
-export function divergences(rows) {
-  return rows.flatMap((row, i) => (row.kind === 'same' || row.kind === 'wording' ? [] : [i]));
-}
+export const divergences = (rows) => rows.flatMap((row, i) => (row.kind === 'same' || row.kind === 'wording' ? [] : [i]));
 
 /** Whether two prompts have the same texts. @param {any[]} left @param {any[]} right */
 export function samePrompt(left, right) {
@@ -130,10 +119,7 @@ export function samePrompt(left, right) {
   return text(left) === text(right);
 }
 
-/**
- * Where two rollouts first diverge, as a sentence. @param {boolean} prompt whether the prompts are the same
- * @param {Row[]} rows
- */
+/** Where two rollouts first diverge, as a sentence. @param {boolean} prompt whether the prompts are the same @param {Row[]} rows */
 export function divergenceText(prompt, rows) {
   const start = prompt ? 'Same prompt' : 'The prompts differ';
   const first = divergences(rows)[0];
@@ -171,4 +157,48 @@ export function frameAfter(frames, call) {
     if (frame.event !== null && frame.event <= call) found = i;
   });
   return found;
+}
+
+const WORDS = /\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu;
+const MOST_WORD_CELLS = 1_000_000;
+
+/** The pieces of both texts in order. `kind` is same, first (only in the first text) or second. @param {string} first
+ * @param {string} second @returns {{kind: string, text: string}[]} */
+export function wordDiff(first, second) {
+  if (first === second) return first ? [{ kind: 'same', text: first }] : [];
+  const [a, b] = [first.match(WORDS) ?? [], second.match(WORDS) ?? []];
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
+  const [left, right] = [a.slice(start, a.length - end), b.slice(start, b.length - end)];
+  const middle = left.length * right.length > MOST_WORD_CELLS
+    ? [...left.map((text) => ['first', text]), ...right.map((text) => ['second', text])] // too long to search for common words
+    : common(left, right);
+  const same = (words) => words.map((text) => ['same', text]);
+  return merged([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
+}
+
+/** The words of both lists, with a longest common subsequence marked as the same. */
+function common(a, b) {
+  const pairs = aligned(a, b, (first, second) => (first === second ? 1 : -Infinity), 0);
+  return pairs.map(([first, second]) => (first === second ? ['same', first] : first === null ? ['second', second] : ['first', first]));
+}
+
+function merged(pieces) {
+  const found = [];
+  for (const [kind, text] of pieces) {
+    if (found.at(-1)?.kind === kind) found.at(-1).text += text;
+    else found.push({ kind, text });
+  }
+  return found;
+}
+
+export function readable(text) {
+  const fields = parseObject(text);
+  if (!fields) return text;
+  return Object.entries(fields).map(([key, value]) => {
+    const shown = typeof value === 'string' ? value : JSON.stringify(value);
+    return shown.includes('\n') ? `${key}:\n${shown}` : `${key}: ${shown}`;
+  }).join('\n');
 }

@@ -2,20 +2,16 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT } from '../data.js';
 import { useKeys } from '../keys.js';
-import { NONE, NUMBERED, keyOf, toggled, verdictText, matchingLabels, parseVerdict } from './rolloutnotes.js';
+import { keyOf, NONE, NUMBERED, parseVerdict, toggled, verdictText } from './notestore.js';
 import { useNavigation } from '../route.js';
-import { Name, escapeInvisible } from '../text.js';
+import { Name } from '../text.js';
 
 const SHOWN_MS = 8000;
 const TITLES = { label: 'Label', note: 'Note', verdict: 'Verdict' };
 
-/**
- * What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
- * @param {any} store  that of `useNotes`
- * @param {() => {task: number, repeat: number} | null} target  the rollout that keys are about
- * @param {() => void} next  goes to the next rollout without a label of this author
- */
-export function useAnnotator(store, target, next) {
+/** What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
+ * @param {any} store that of `useNotes` @param {() => {task: number, repeat: number} | null} target the rollout that keys are about */
+export function useAnnotator(store, target) {
   const [open, setOpen] = useState(null);
   const [message, setMessage] = useState('');
   const attempts = useRef(0);
@@ -48,7 +44,7 @@ export function useAnnotator(store, target, next) {
     return line ? `Undone at task ${line.task}, repeat ${line.repeat}` : 'Nothing to undo: this tab has written nothing.';
   });
   const toggle = (line, label) => write(line, toggled(store.notes.get(keyOf(line)) ?? NONE, label, store.author));
-  const keys = { l: start('label'), w: start('note'), v: start('verdict'), c: judge('correct'), x: judge('wrong'), z: undo, '.': next };
+  const keys = { l: start('label'), w: start('note'), v: start('verdict'), c: judge('correct'), x: judge('wrong'), z: undo };
   for (let number = 1; number <= NUMBERED; number += 1) {
     keys[number] = withTarget((line) => {
       const label = store.view?.labels[number - 1]?.label;
@@ -57,10 +53,9 @@ export function useAnnotator(store, target, next) {
     });
   }
   useKeys(IS_EXPORT ? {} : keys);
-  return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, next, store };
+  return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, store };
 }
 
-/** A sentence about what was written. */
 function done(record) {
   if (record.kind === 'label') return `Label ${record.label} added`;
   if (record.kind === 'unlabel') return `Label ${record.label} removed`;
@@ -114,31 +109,15 @@ export function Annotator({ annotator }) {
 
 function LabelField({ labels, choose }) {
   const [text, setText] = useState('');
-  const [at, setAt] = useState(-1);
-  const found = matchingLabels(labels, text);
-  const move = (by) => setAt(Math.max(-1, Math.min(found.length - 1, at + by)));
-  const onKeyDown = (event) => {
-    if (event.key === 'ArrowDown') move(1);
-    else if (event.key === 'ArrowUp') move(-1);
-    else if (event.key === 'Tab' && !event.shiftKey && text && found.length && found[0] !== text) setText(found[Math.max(at, 0)]);
-    else return;
-    event.preventDefault();
-  };
   const submit = (event) => {
     event.preventDefault();
-    const label = (found[at] ?? text).trim();
-    if (label) choose(label);
+    if (text.trim()) choose(text.trim());
   };
   return html`<form onSubmit=${submit}>
-    <label class="wide">Label<input type="text" name="label" autofocus autocomplete="off" maxlength="80" role="combobox" aria-expanded=${found.length > 0}
-      aria-controls="known-labels" aria-activedescendant=${at >= 0 ? `known-label-${at}` : undefined} value=${text} onKeyDown=${onKeyDown}
-      onInput=${(event) => {
-        setText(event.target.value);
-        setAt(-1);
-      }} /></label>
-    <ul id="known-labels" role="listbox" aria-label="Labels used before">${found.map((label, i) => html`
-      <li id=${`known-label-${i}`} key=${label} role="option" aria-selected=${i === at} onClick=${() => choose(label)}>${escapeInvisible(label)}</li>`)}</ul>
-    <p class="small soft">Enter adds the label, or removes it if you gave it. ↓ ↑ choose, Tab completes.</p>
+    <label class="wide">Label<input type="text" name="label" autofocus autocomplete="off" maxlength="80" list="known-labels" value=${text}
+      onInput=${(event) => setText(event.target.value)} /></label>
+    <datalist id="known-labels">${labels.map(({ label }) => html`<option key=${label} value=${label}></option>`)}</datalist>
+    <p class="small soft">Enter adds the label, or removes it if you gave it. ↓ chooses one that was used before.</p>
   </form>`;
 }
 

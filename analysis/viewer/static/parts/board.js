@@ -55,6 +55,12 @@ export function Buttons({ player, title, position }) {
 }
 
 const MOST_CELLS = 10000;
+const Target = () => html`<path class="target" d="M5 1.6 8.4 5 5 8.4 1.6 5z" />`;
+const Box = ({ done = false }) => html`<rect class=${done ? 'box done' : 'box'} x="1.2" y="1.2" width="7.6" height="7.6" rx=".8" />
+    <path class="mark" d=${done ? 'M3 5.2 4.5 6.7 7.2 3.6' : 'M2.6 2.6 7.4 7.4M7.4 2.6 2.6 7.4'} />`;
+const Person = () => html`<circle class="player" cx="5" cy="5" r="3.4" />
+    <circle class="eye" cx="3.9" cy="4.4" r=".6" /><circle class="eye" cx="6.1" cy="4.4" r=".6" />
+    <path class="smile" d="M3.6 6.2Q5 7.4 6.4 6.2" />`;
 
 /** The drawings by look, each within a square of 10 units. */
 const LOOKS = {
@@ -66,21 +72,6 @@ const LOOKS = {
   player: () => html`<${Person} />`,
   player_on_target: () => html`<${Target} /><${Person} />`,
 };
-
-function Target() {
-  return html`<path class="target" d="M5 1.6 8.4 5 5 8.4 1.6 5z" />`;
-}
-
-function Box({ done = false }) {
-  return html`<rect class=${done ? 'box done' : 'box'} x="1.2" y="1.2" width="7.6" height="7.6" rx=".8" />
-    <path class="mark" d=${done ? 'M3 5.2 4.5 6.7 7.2 3.6' : 'M2.6 2.6 7.4 7.4M7.4 2.6 2.6 7.4'} />`;
-}
-
-function Person() {
-  return html`<circle class="player" cx="5" cy="5" r="3.4" />
-    <circle class="eye" cx="3.9" cy="4.4" r=".6" /><circle class="eye" cx="6.1" cy="4.4" r=".6" />
-    <path class="smile" d="M3.6 6.2Q5 7.4 6.4 6.2" />`;
-}
 
 export function Board({ board, cells, label }) {
   const rows = board.split('\n').filter((row, i, all) => row || i < all.length - 1).map((row) => [...row]);
@@ -103,12 +94,9 @@ export function Board({ board, cells, label }) {
 const HEIGHT = 44;
 const WIDTH = 400;
 
-/**
- * The steps of an episode: the moves of its board if it has one, else its tool calls with a reward. `event` is the index
- * of the call that the step belongs to, counted over all calls.
- * @param {any} rollout
- * @returns {{reward: number | null, event: number | null, name: string}[]}
- */
+/** The steps of an episode: the moves of its board if it has one, else its tool calls with a reward. `event` is the index of the call that
+ * the step belongs to, counted over all calls. @param {any} rollout
+ * @returns {{reward: number | null, event: number | null, name: string}[]} */
 function stepsOf(rollout) {
   if (rollout.replay) return rollout.replay.frames.map((frame, i) => ({ reward: frame.reward, event: frame.event, name: `move ${i}` }));
   const order = new Map(rollout.events.filter((event) => event.speaker === 'call').map((event, i) => [event.call, i]));
@@ -142,10 +130,8 @@ function Rewards({ steps, at, pick }) {
   </section>`;
 }
 
-/**
- * The steps of an episode and their player. `current` is the call that the board shows, and `show` goes to the board of a
- * call; both are null without steps. `conversation` is a ref.
- */
+/** The steps of an episode and their player. `current` is the call that the board shows, and `show` goes to the board of a call; both are
+ * null without steps. `conversation` is a ref. */
 export function useEpisode({ events, replay }, conversation) {
   const steps = useMemo(() => stepsOf({ events, replay }), [events, replay]);
   const player = usePlayback(steps.length);
@@ -168,10 +154,7 @@ export function useEpisode({ events, replay }, conversation) {
 const SPEEDS = [1, 2, 4, 8];
 const FRAME_MS = 1000;
 
-/**
- * Starts at the last frame, because users look for the outcome first, and stays at the end while frames arrive.
- * @param {number} length
- */
+/** Starts at the last frame, because users look for the outcome first, and stays at the end while frames arrive. @param {number} length */
 export function usePlayback(length) {
   const last = Math.max(0, length - 1);
   const [selected, setAt] = useState(/** @type {number | null} */ (null));

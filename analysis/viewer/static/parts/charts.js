@@ -26,9 +26,6 @@ function NumberRow({ row }) {
   </tr>`;
 }
 
-const ALL = [0, 1];
-const CLICK = 0.01; // a drag over less of the width is a click
-
 function placeOf(event) {
   const area = event.currentTarget.querySelector('.area').getBoundingClientRect();
   return Math.max(0, Math.min(1, (event.clientX - area.left) / area.width));
@@ -44,65 +41,16 @@ function columnAt(drawing, place) {
   return (marks.find((mark) => ends(mark) >= 1000 * place) ?? marks.at(-1))?.querySelector('title').textContent;
 }
 
-/**
- * `describe` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
- * `choose` is called with the position of a click.
- * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string, choose?: (place: number) => void}} props
- */
-export function SeriesChart({ chart, describe, tick, choose }) {
-  const [at, setAt] = useState(null); // where the pointer is, from 0 to 1 of what is shown
-  const [from, setFrom] = useState(null); // where a drag started
-  const [shown, show] = useState(ALL);
+/** `describe` returns the text for a position from 0 to 1 (default: the chart's own); `choose` is called with the position of a click.
+ * @param {{chart: any, describe?: (place: number) => string, choose?: (place: number) => void}} props */
+export function SeriesChart({ chart, describe, choose }) {
+  const [at, setAt] = useState(null); // where the pointer is, from 0 to 1
   const drawing = useMemo(() => parseSvg(chart.svg), [chart.svg]);
-  // A page with many charts has the hint once.
-  const hint = tick && !choose ? 'Drag to zoom in, double-click to reset.' : '\u00a0';
-  const position = (place) => shown[0] + place * (shown[1] - shown[0]);
-  const readout = at === null ? hint : describe ? describe(position(at)) : columnAt(drawing, position(at));
-  const drop = (event) => {
-    const ends = [from, placeOf(event)].sort((a, b) => a - b);
-    const isDrag = ends[1] - ends[0] > CLICK;
-    if (from !== null && isDrag) show(ends.map(position));
-    if (from !== null && !isDrag) choose?.(position(from));
-    setFrom(null);
-  };
-  const drags = tick && {
-    onPointerDown: (event) => {
-      event.currentTarget.setPointerCapture(event.pointerId);
-      setFrom(placeOf(event));
-    },
-    onPointerUp: drop,
-    onPointerCancel: () => setFrom(null),
-    onDblClick: () => choose || show(ALL),
-  };
   return html`<${Chart} chart=${chart}>
-    <div class=${tick ? 'closer' : ''} onPointerMove=${(event) => setAt(placeOf(event))} onPointerLeave=${() => setAt(null)} ...${drags}>
-      ${nodes(drawing, (tag, props, children) => adapt(tag, props, children, shown, tick, from === null ? null : [from, at ?? from]))}
-    </div>
-    <div class="foot"><p class="readout small number">${readout}</p>
-      ${shown !== ALL && html`<button class="quiet" onClick=${() => show(ALL)}>Show all</button>`}</div>
+    <div class=${choose ? 'pointable' : ''} onPointerMove=${(event) => setAt(placeOf(event))} onPointerLeave=${() => setAt(null)}
+      onClick=${(event) => choose?.(placeOf(event))}>${nodes(drawing)}</div>
+    <p class="readout small number">${at === null ? '\u00a0' : describe ? describe(at) : columnAt(drawing, at)}</p>
   <//>`;
-}
-
-/** Adapts an element of the drawing to the visible range `shown`; `drag` is the range being selected. */
-function adapt(tag, props, children, shown, tick, drag) {
-  const kinds = (props.class ?? '').split(' ');
-  if (shown !== ALL && kinds.includes('plot')) {
-    const [, top, wide, high] = props.viewBox.split(' ').map(Number);
-    return h(tag, { ...props, class: 'plot clipped', viewBox: `${wide * shown[0]} ${top} ${wide * (shown[1] - shown[0])} ${high}` }, children);
-  }
-  if (shown !== ALL && kinds.includes('tick')) return null;
-  if (shown !== ALL && kinds.includes('chart')) {
-    const y = children.findLast((child) => child?.props?.class === 'middle title').props.y - 17;
-    const labels = ['start', 'middle', 'end'].map((kind, i) => h('text', { class: kind, x: `${50 * i}%`, y },
-      tick(shown[0] + (i / 2) * (shown[1] - shown[0]))));
-    return h(tag, props, [...children, ...labels]);
-  }
-  if (drag && kinds.includes('area')) {
-    const [left, right] = [...drag].sort((a, b) => a - b);
-    const marked = { ...props, class: 'dragged', x: `${100 * left}%`, width: `${100 * (right - left)}%` };
-    return h('g', {}, [h(tag, props), h(tag, marked)]);
-  }
-  return h(tag, props, children);
 }
 
 const TAGS = new Set(['svg', 'g', 'a', 'title', 'text', 'line', 'rect', 'circle', 'path', 'polyline', 'polygon']);
@@ -110,22 +58,15 @@ const ATTRIBUTES = new Set(['class', 'role', 'aria-label', 'tabindex', 'viewBox'
   'x', 'y', 'x1', 'x2', 'y1', 'y2', 'dx', 'cx', 'cy', 'r', 'rx', 'd', 'points']);
 
 /** The root element, parsed in a separate document in which no script runs and nothing is loaded. @param {string} svg @returns {Element} */
-function parseSvg(svg) {
-  return new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
-}
+const parseSvg = (svg) => new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
 
-/**
- * The element as a preact node, so that focus and pointer survive a redrawn chart.
- * @param {Element} element
- * @param {(tag: string, props: Record<string, string>, children: any[]) => any} [make]
- */
-function nodes(element, make = h) {
+/** The element as a preact node, so that focus and pointer survive a redrawn chart. @param {Element} element */
+function nodes(element) {
   if (!TAGS.has(element?.localName)) return null;
   /** @type {Record<string, string>} */
   const props = {};
   for (const { name, value } of element.attributes) {
     if (ATTRIBUTES.has(name) || (name === 'href' && value.startsWith('#/'))) props[name] = value;
   }
-  const children = [...element.childNodes].map((child) => (child instanceof Text ? child.data : nodes(/** @type {Element} */ (child), make)));
-  return make(element.localName, props, children);
+  return h(element.localName, props, [...element.childNodes].map((child) => (child instanceof Text ? child.data : nodes(/** @type {Element} */ (child)))));
 }

@@ -1,6 +1,8 @@
 /** The conversation of an episode, in order, with speakers distinguished. */
-import { html, useMemo, useState } from '../vendor/htm-preact.js';
+import { html, useMemo, useRef, useState } from '../vendor/htm-preact.js';
 import { pluralize, signed } from '../formatting.js';
+import { useKeys } from '../keys.js';
+import { useEpisode } from './board.js';
 import { fewShotRange } from './episodeoutline.js';
 import { highlighted } from './highlight.js';
 import { openFence, parse, textOf } from './markdown.js';
@@ -8,16 +10,14 @@ import { Notice } from './page.js';
 import { Parsed, isInFields, parseObject } from './parsed.js';
 import { piecesOfConversation } from './tokenpieces.js';
 import { TokenLegend, TokenText } from './tokens.js';
-import { keep, kept } from '../storage.js';
+import { useSetting } from '../storage.js';
 import { Name, Text, visible } from '../text.js';
 import { matchPositions, lastMatch } from '../textmatches.js';
 
 const PAGE_SIZE = 200;
 
-/**
- * `wanted`: the index of an event that is shown in any case.
- * @param {{events: any[], current: number | null, show: ((call: number) => void) | null, reading: import('./conversation.js').Reading, wanted: number}} props
- */
+/** `wanted`: the index of an event that is shown in any case. @param {{events: any[], current: number | null, show: ((call: number)
+ * => void) | null, reading: import('./conversation.js').Reading, wanted: number}} props */
 export function Conversation({ events, current, show, reading, wanted }) {
   const [limit, setLimit] = useState(PAGE_SIZE);
   const [reasoningOpen, setReasoningOpen] = useState(true);
@@ -47,9 +47,7 @@ export function Conversation({ events, current, show, reading, wanted }) {
       Show more (${events.length - end} left)</button>`}`;
 }
 
-function isFound(event, find) {
-  return find !== '' && matchPositions(event.text, find, 1).length > 0;
-}
+const isFound = (event, find) => find !== '' && matchPositions(event.text, find, 1).length > 0;
 
 /** For each event, the number of the tool call that it is or whose result it is; otherwise null. */
 function callNumbers(events) {
@@ -79,11 +77,9 @@ const WRITTEN = new Set(['reasoning', 'answer']);
 /** `swapped`: prompts are rendered instead of what the model wrote. @typedef {{swapped: boolean, probabilities: boolean, find: string,
  * marked?: {event: number, piece: number} | null}} Reading how the user wants to read the conversation */
 
-/**
- * Shows prompts as plain text, what the model wrote as Markdown, and arguments and results that are a JSON object by field; a button changes it.
- * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, reasoningOpen: boolean,
- *   reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props
- */
+/** Shows prompts as plain text, what the model wrote as Markdown, and arguments and results that are a JSON object by field; a
+ * button changes it. @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null,
+ * reasoningOpen: boolean, reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props */
 function Message({ event, call, here, show, reasoningOpen, reading, pieces, index }) {
   const { speaker } = event;
   const canShow = show && call !== null;
@@ -125,7 +121,6 @@ function Message({ event, call, here, show, reasoningOpen, reading, pieces, inde
   </article>`;
 }
 
-/** The text of an event. */
 function Body({ event, found, rendered }) {
   const { speaker, text, turn } = event;
   const kind = rendered ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
@@ -160,7 +155,6 @@ function element(part) {
   return html`<${TAGS[kind] ?? 'span'} class=${kind} data-pad=${pad > 0 ? ' '.repeat(pad) : undefined}>${inside}<//>`;
 }
 
-/** Code with its keywords, strings and comments distinguished. */
 function program(text, language) {
   const tree = highlighted(text, language);
   return tree ? tree.children.map(scope) : visible(text);
@@ -170,18 +164,24 @@ function scope(child) {
   return typeof child === 'string' ? visible(child) : html`<span class=${`code-${child.scope}`}>${child.children.map(scope)}</span>`;
 }
 
-/** A choice and its setter. @param {string} name @param {boolean} initial @returns {[boolean, (value: boolean) => void]} */
-export function useSetting(name, initial) {
-  const key = `rollyard-${name}`;
-  const [value, set] = useState(() => (kept(key) === null ? initial : kept(key) === 'true'));
-  return [value, (next) => {
-    set(next);
-    keep(key, String(next));
-  }];
-}
-
 /** Chooses what is rendered as Markdown; the rest is plain text. */
 export function RenderedButton({ swapped, setSwapped }) {
   return html`<button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>
     Rendered: ${swapped ? 'prompts' : 'answers'}</button>`;
+}
+
+/** An episode of which the page shows nothing else: its conversation beside its board. @param {{events: any[], replay: any, label: string}} props */
+export function EpisodeView({ events, replay, label }) {
+  const conversation = useRef(null);
+  const { aside, current, show, keys } = useEpisode({ events, replay }, conversation);
+  const [swapped, setSwapped] = useSetting('swapped', false);
+  const reading = useMemo(() => ({ swapped, probabilities: false, find: '' }), [swapped]);
+  useKeys({ m: () => setSwapped(!swapped), ...keys });
+  return html`<div class=${aside ? 'beside' : ''}>
+    ${aside}
+    <section class="conversation" aria-label=${label} ref=${conversation}>
+      <div class="reading row"><${RenderedButton} swapped=${swapped} setSwapped=${setSwapped} /></div>
+      <${Conversation} events=${events} current=${current} show=${show} reading=${reading} wanted=${-1} />
+    </section>
+  </div>`;
 }

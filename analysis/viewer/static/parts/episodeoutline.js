@@ -1,11 +1,8 @@
 /** The structure of an episode's conversation: its turns, and the examples in its prompt. Without DOM. */
 const MAX_WORDS = 40;
 
-/**
- * One entry for the prompt and one for each turn. `index` is that of the turn's first event.
- * @param {any[]} events
- * @returns {{turn: number, index: number, calls: string[], reward: number | null, words: string}[]}
- */
+/** One entry for the prompt and one for each turn. `index` is that of the turn's first event. @param {any[]} events
+ * @returns {{turn: number, index: number, calls: string[], reward: number | null, words: string}[]} */
 export function outlineOf(events) {
   /** @type {ReturnType<typeof outlineOf>} */
   const entries = [];
@@ -36,12 +33,8 @@ export function countedNames(names) {
   return [...counts].map(([name, times]) => (times > 1 ? `${name} ×${times}` : name)).join(', ');
 }
 
-/**
- * The range of events in the prompt that are few-shot examples: all messages before the last one of the user, if the
- * prompt contains answers. `[start, end)`; empty if there are none.
- * @param {any[]} events
- * @returns {[number, number]}
- */
+/** The range of events in the prompt that are few-shot examples: all messages before the last one of the user, if the prompt contains
+ * answers. `[start, end)`; empty if there are none. @param {any[]} events @returns {[number, number]} */
 export function fewShotRange(events) {
   const firstTurn = events.findIndex((event) => event.turn > 0);
   const prompt = firstTurn < 0 ? events : events.slice(0, firstTurn);

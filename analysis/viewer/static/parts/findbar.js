@@ -8,11 +8,9 @@ const DEBOUNCE_MS = 200;
 const MAX_MATCHES = 2000;
 const BLOCKS = '.text, .name';
 
-/**
- * `conversation` is a ref. Texts that contain `find` must be visible in it, even if they are long. `first` is the index of the event
- * at whose first match the page opens; -1 for none.
- * @param {{conversation: any, find: string, setFind: (text: string) => void, first?: number}} props
- */
+/** `conversation` is a ref. Texts that contain `find` must be visible in it, even if they are long. `first` is the index of the event at
+ * whose first match the page opens; -1 for none.
+ * @param {{conversation: any, find: string, setFind: (text: string) => void, first?: number}} props */
 export function FindBar({ conversation, find, setFind, first = -1 }) {
   const field = useRef(null);
   const timer = useRef(0);

@@ -24,12 +24,8 @@ for (const [name, grammar] of Object.entries(LANGUAGES)) instance.registerLangua
 
 /** @typedef {{scope: string, children: (Part | string)[]}} Part */
 
-/**
- * The code as a tree of scopes (`keyword`, `string`, ...), or null if it is long, contains a very long word, or is in an unknown language.
- * @param {string} text
- * @param {string} language a name or an alias, such as `py`
- * @returns {Part | null}
- */
+/** The code as a tree of scopes (`keyword`, `string`, ...), or null if it is long, contains a very long word, or is in an unknown language.
+ * @param {string} text @param {string} language a name or an alias, such as `py` @returns {Part | null} */
 export function highlighted(text, language) {
   if (!language || text.length > MAX_LENGTH || LONG_WORD.test(text) || !instance.getLanguage(language)) return null;
   const { errorRaised, _emitter: emitter } = instance.highlight(text, { language, ignoreIllegals: true });
@@ -38,9 +34,7 @@ export function highlighted(text, language) {
   return tree && textOf(tree) === text ? tree : null;
 }
 
-function textOf(part) {
-  return typeof part === 'string' ? part : part.children.map(textOf).join('');
-}
+const textOf = (part) => (typeof part === 'string' ? part : part.children.map(textOf).join(''));
 
 /** A scope's first name only, with letters only: `title.function` is `title`. */
 function simplified({ scope = '', language = '', children }) {

@@ -1,21 +1,16 @@
 /** The tools above the list: expression, columns, values of a field, views. They need a server. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
-import { formatColumns, joined, parseColumns, completions, barCondition, valueText, DEFAULT_COLUMNS } from '../columns.js';
+import { barCondition, completions, DEFAULT_COLUMNS, formatColumns, joined, parseColumns, valueText } from '../columns.js';
 import { useData } from '../data.js';
 import { count, percent, plain, pluralize } from '../formatting.js';
 import { Notice } from './page.js';
-import { go, link, changed } from '../route.js';
-import { defaultView, saveView, savedViews, setDefaultView, viewOf } from '../savedviews.js';
+import { changed, go, link } from '../route.js';
+import { savedViews, saveView, viewOf } from '../storage.js';
 import { escapeInvisible, Name } from '../text.js';
-
-/** Fields that are also columns of every line or keys of the rows. @param {any} keys @returns {string[]} */
-function fieldNames(keys) {
-  return keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
-}
 
 export function ListTools({ run, query, change, expression }) {
   const { value: keys } = useData(`runs/${run.run}/keys`);
-  const names = fieldNames(keys);
+  const names = keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
   const where = query.get('where') ?? '';
   const facet = query.get('facet') ?? '';
   return html`<div class="filters listtools">
@@ -25,7 +20,7 @@ export function ListTools({ run, query, change, expression }) {
       ${names.map((name) => html`<option key=${name} value=${name} selected=${name === facet}>${escapeInvisible(name)}</option>`)}
     </select></div>
     <${ColumnChooser} names=${parseColumns(query.get('columns'))} keys=${names} change=${(chosen) => change({ columns: formatColumns(chosen) })} />
-    <${ViewMenu} query=${query} file=${run.path} open=${(saved) => go(link(['runs', run.run], new URLSearchParams(saved)))} />
+    <${ViewMenu} query=${query} open=${(saved) => go(link(['runs', run.run], new URLSearchParams(saved)))} />
   </div>
   ${facet && html`<${FacetPanel} run=${run.run} name=${facet} query=${query} close=${() => change({ facet: null })}
     select=${(condition) => change({ where: joined(where, condition) })} />`}`;
@@ -117,49 +112,105 @@ function ColumnChooser({ names, keys, change }) {
   </details>`;
 }
 
-function ViewMenu({ query, file, open }) {
+function ViewMenu({ query, open }) {
   const [name, setName] = useState('');
   const [note, setNote] = useState('');
-  /** The name and the query that the last action replaced or deleted. */
-  const [before, setBefore] = useState(null);
   const summary = useRef(null);
   const views = savedViews();
   const now = viewOf(query);
   const current = views.find(([, saved]) => saved === now)?.[0] ?? '';
-  const report = (kept, text) => setNote(kept ? text : 'The browser does not allow this page to store views.');
   const wanted = name.trim();
-  const replaced = views.find(([one]) => one === wanted) ?? null;
+  const store = (view, saved, text) => setNote(saveView(view, saved) ? text : 'The browser does not allow this page to store views.');
   const save = () => {
-    if (!wanted) return;
-    report(saveView(wanted, now), replaced ? `Replaced ${wanted}.` : `Saved as ${wanted}.`);
-    setBefore(replaced);
+    if (wanted) store(wanted, now, `Saved as ${wanted}.`);
     setName('');
   };
   const remove = (view) => {
-    report(saveView(view[0], null), `Deleted ${view[0]}.`);
-    setBefore(view);
-    summary.current.focus();
+    store(view, null, `Deleted ${view}.`);
+    summary.current.focus(); // the button is gone
   };
-  const undo = () => {
-    report(saveView(before[0], before[1]), `${before[0]} is as before.`);
-    setBefore(null);
-    summary.current.focus();
-  };
-  const isDefault = defaultView(file) === now && now !== '';
   return html`<details class="chooser">
     <summary class="button" ref=${summary}>${current ? html`View: ${escapeInvisible(current)}` : 'Views'}</summary>
     <div class="choices">
       ${views.length > 0 && html`<ul>${views.map(([one, saved]) => html`<li key=${one} class="row">
         <button class="quiet" aria-pressed=${one === current ? 'true' : 'false'} onClick=${() => open(saved)}>${escapeInvisible(one)}</button>
-        <button class="quiet" aria-label=${`Delete the view ${escapeInvisible(one)}`} onClick=${() => remove([one, saved])}>Delete</button>
+        <button class="quiet" aria-label=${`Delete the view ${escapeInvisible(one)}`} onClick=${() => remove(one)}>Delete</button>
       </li>`)}</ul>`}
       <div class="row"><input type="text" aria-label="Name of the view" placeholder="name" maxlength="80" value=${name}
         onInput=${(event) => setName(event.target.value)} onKeyDown=${(event) => event.key === 'Enter' && save()} />
-        <button onClick=${save} disabled=${!wanted}>${replaced ? 'Replace that view' : 'Save this view'}</button></div>
-      <button onClick=${() => report(setDefaultView(file, isDefault ? '' : now), isDefault ? 'This file opens without a view.' : 'This file now opens with this view.')}
-        disabled=${!now}>${isDefault ? 'Do not open this file with this view' : 'Open this file with this view'}</button>
-      ${before && html`<button onClick=${undo}>Undo</button>`}
+        <button onClick=${save} disabled=${!wanted}>Save this view</button></div>
       <p class="small soft" aria-live="polite">${note || 'A view is also in the address: copy it to share it.'}</p>
     </div>
   </details>`;
+}
+
+const DEBOUNCE_MS = 350;
+
+/** A field that applies its text when the user stops typing for a moment. */
+function Field({ label, value, change, type = 'text', inputRef, ...others }) {
+  const [draft, setDraft] = useState(value);
+  const timer = useRef(0);
+  useEffect(() => setDraft(value), [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const apply = (text) => {
+    clearTimeout(timer.current);
+    if (text !== value) change(text);
+  };
+  return html`<input ref=${inputRef} type=${type} aria-label=${label} value=${draft} ...${others}
+    onInput=${(event) => {
+      const text = event.target.value;
+      setDraft(text);
+      clearTimeout(timer.current);
+      timer.current = setTimeout(() => apply(text), DEBOUNCE_MS);
+    }}
+    onKeyDown=${(event) => {
+      if (event.key === 'Enter') apply(event.target.value);
+      if (event.key === 'Escape') event.target.blur();
+    }} />`;
+}
+
+const Choice = ({ label, value, change, options }) => html`<label>${label}<select onChange=${(event) => change(event.target.value)}>
+  <option value="" selected=${!value}>any</option>
+  ${options.map(([key, label]) => html`<option value=${key} selected=${key === value}>${escapeInvisible(label)}</option>`)}
+</select></label>`;
+
+function Range({ label, name, query, change, step }) {
+  const field = (end, hint) => html`<${Field} type="number" step=${step} label=${`${label}, ${hint}`} placeholder=${hint}
+    value=${query.get(`${end}_${name}`) || ''} change=${(value) => change({ [`${end}_${name}`]: value })} />`;
+  return html`<fieldset><legend>${label}</legend><div class="pair">${field('min', 'from')}–${field('max', 'to')}</div></fieldset>`;
+}
+
+export function Filters({ query, page, search, change }) {
+  const current = (name) => query.get(name) || '';
+  const set = (name) => (value) => change({ [name]: value });
+  const named = (values) => (values ?? []).map((value) => [value, value]);
+  const isFiltered = [...query.keys()].some((key) => !NO_FILTERS.includes(key));
+  const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => !NO_FILTERS.includes(key)).map((key) => [key, null])));
+  return html`<div class="filters" role="search" aria-label="Filter rollouts">
+    <label class="search">Search in the text<${Field} type="search" inputRef=${search} label="Search in the text"
+      placeholder="any text  ( / )" value=${current('q')} change=${set('q')} /></label>
+    <${Choice} label="Success" value=${current('success')} change=${set('success')} options=${[['true', 'solved'], ['false', 'not solved']]} />
+    <${Choice} label="Outcome" value=${current('outcome')} change=${set('outcome')} options=${named(['measured', 'failed'])} />
+    <${Choice} label="End" value=${current('end')} change=${set('end')} options=${named(page?.ends)} />
+    ${(page?.agents ?? []).length > 1 && html`<${Choice} label="Agent" value=${current('agent')} change=${set('agent')}
+      options=${named(page.agents)} />`}
+    <${Range} label="Reward" name="reward" step="any" query=${query} change=${change} />
+    <${Range} label="Tool calls" name="tool_calls" step="1" query=${query} change=${change} />
+    <label>Task<${Field} type="number" min="0" label="Task" value=${current('task')} change=${set('task')} /></label>
+    <label>Repeat<${Field} type="number" min="0" label="Repeat" value=${current('repeat')} change=${set('repeat')} /></label>
+    ${current('finding') && html`<button onClick=${() => change({ finding: null })}>Only the finding ${escapeInvisible(current('finding'))} ✕</button>`}
+    ${isFiltered && html`<button onClick=${clear}>Clear</button>`}
+  </div>`;
+}
+
+const NO_FILTERS = ['sort', 'start', 'columns', 'facet'];
+
+export function FilterFold({ query, open, setOpen, children }) {
+  const active = [...query.keys()].filter((key) => !NO_FILTERS.includes(key)).length;
+  return html`<div class=${`filter-fold ${open ? 'open' : ''}`}>
+    <button class="fold-button" aria-expanded=${open ? 'true' : 'false'} aria-controls="list-filters" onClick=${() => setOpen(!open)}>
+      Filters and columns${active > 0 && html` <span class="badge">${pluralize(active, 'filter')} active</span>`}
+    </button>
+    <div id="list-filters" class="fold-content">${children}</div>
+  </div>`;
 }

@@ -1,9 +1,5 @@
-/**
- * Finds the Markdown in a text without changing it: a tree whose texts, joined, are the text. It takes time in proportion to the
- * length, also for marks without an end.
- */
-import { pieces } from '../textgrids.js';
-
+/** Finds the Markdown in a text without changing it: a tree whose texts, joined, are the text. It takes time in proportion to the length,
+ * also for marks without an end. */
 /** @typedef {{kind: string, children: (Part | string)[], language?: string, pad?: number}} Part */
 
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}\s*$/;
@@ -25,13 +21,9 @@ export function parse(text, fence = '') {
 }
 
 /** The text that was parsed. @param {(Part | string)[]} parts @returns {string} */
-export function textOf(parts) {
-  return parts.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');
-}
+export const textOf = (parts) => parts.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');
 
-function part(kind, ...children) {
-  return { kind, children: children.flat().filter((child) => child !== '') };
-}
+const part = (kind, ...children) => ({ kind, children: children.flat().filter((child) => child !== '') });
 
 /** @param {Segment} segment */
 function partsOf({ kind, text, language, body }) {
@@ -86,7 +78,6 @@ function table(lines) {
   return part('table', rows.flatMap((row, y) => (y ? ['\n', cells(row, y)] : [cells(row, y)])).flat());
 }
 
-/** Emphasis, code, formulas and addresses. */
 function inline(text) {
   const marks = [...text.matchAll(MARKS)].map((match) => ({ at: match.index, text: match[0], end: match.index + match[0].length }));
   const verbatim = verbatimParts(text, marks);
@@ -178,12 +169,10 @@ function emphasisPairs(text, marks, verbatim) {
   return found;
 }
 
-function isBlack(letter) {
-  return letter !== undefined && letter.trim() !== '';
-}
+const isBlack = (letter) => letter !== undefined && letter.trim() !== '';
 
-/** `body`: where code or a formula begins and ends within its text. @typedef {{kind: 'prose' | 'table' | 'grid' | 'code' | 'math', text: string, language?: string,
- * body?: [number, number]}} Segment */
+/** `body`: where code or a formula begins and ends within its text.
+ * @typedef {{kind: 'prose' | 'table' | 'grid' | 'code' | 'math', text: string, language?: string, body?: [number, number]}} Segment */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`]*$/;
 const DELIMITER_ROW = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
@@ -192,12 +181,8 @@ const MARKUP = /^\s*(?:(?:\d{1,3}[.)]|[-*+])\s+)?(?:\$[^$]+\$|\\\(.+\\\)|\*\*[^*
 /** Longer formulas are hardly formulas; the search for their end must not read the whole text for every `$$`. */
 const MAX_MATH_LINES = 60;
 
-/**
- * The segments of a text, in order. Joined by line breaks, they are the text.
- * @param {string} text
- * @param {string} fence the fence of the code in which the text begins; '' for none
- * @returns {Segment[]}
- */
+/** The segments of a text, in order. Joined by line breaks, they are the text. @param {string} text
+ * @param {string} fence the fence of the code in which the text begins; '' for none @returns {Segment[]} */
 export function segments(text, fence = '') {
   const lines = text.split('\n');
   /** @type {Segment[]} */
@@ -308,10 +293,32 @@ function withoutGrids(lines) {
 }
 
 /** Whether each line is a short formula, bold text or an item of a list, which have no words, either. @param {string} text */
-function isMarkup(text) {
-  return text.split('\n').every((line) => MARKUP.test(line));
-}
+const isMarkup = (text) => text.split('\n').every((line) => MARKUP.test(line));
 
-function cells(row) {
-  return row.trim().replace(/^\||\|$/g, '').split('|').length;
+const cells = (row) => row.trim().replace(/^\||\|$/g, '').split('|').length;
+
+const LETTERS = /\p{L}{3}/u;
+
+/** Whether a line could belong to a drawing: at least two symbols and no word. @param {string} line */
+const isDrawing = (line) => line.replace(/\s/g, '').length > 1 && !LETTERS.test(line);
+
+/** Whether a line looks like a row of cells written without gaps, such as `SFFF`. @param {string} line */
+const isCellRow = (line) => line.length > 2 && !/[\s\p{Ll}]/u.test(line);
+
+/** Successive lines of the same kind. A drawing has at least two lines: lines without words, or rows of cells of one length.
+ * @param {string} text @returns {{text: string, grid: boolean}[]} */
+export function pieces(text) {
+  const all = text.split('\n');
+  const lines = all.map((line) => line.trimEnd());
+  const sameLength = (i, j) => lines[j] !== undefined && lines[i].length === lines[j].length && isCellRow(lines[i]) && isCellRow(lines[j]);
+  const inGrid = lines.map((line, i) => isDrawing(line) || sameLength(i, i - 1) || sameLength(i, i + 1));
+  /** @type {{text: string, grid: boolean}[]} */
+  const groups = [];
+  all.forEach((line, i) => {
+    const grid = inGrid[i] && Boolean(inGrid[i - 1] || inGrid[i + 1]);
+    const last = groups.at(-1);
+    if (last?.grid === grid) last.text += `\n${line}`;
+    else groups.push({ text: line, grid });
+  });
+  return groups;
 }

@@ -1,8 +1,6 @@
 /** The notes of a run: loaded, polled for what others write, and written. All components of a page share one poll. */
 import { useEffect, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT, loadJson, postJson } from '../data.js';
-import { merged } from './rolloutnotes.js';
-import { changed } from '../route.js';
 import { keep, kept } from '../storage.js';
 
 const POLL_MS = 4000;
@@ -28,7 +26,6 @@ class NoteStore {
     return this.own || this.view?.author || '';
   }
 
-  /** Why nothing can be written, or ''. */
   get whyReadOnly() {
     return this.view?.why_read_only ?? '';
   }
@@ -118,21 +115,47 @@ export function useNotes(run) {
   return store;
 }
 
-/**
- * @param {any} store  that of `useNotes`
- * @param {URLSearchParams} query  the list's
- * @param {{task?: number, repeat?: number, at?: number}} here  the present rollout, and its place in the list
- * @param {(message: string) => void} say
- * @param {(found: {task: number, repeat: number, at: number}) => void} goTo
- */
-export async function nextUnlabelled(store, query, here, say, goTo) {
-  const place = { after_task: here.task ?? null, after_repeat: here.repeat ?? null, after: Number.isFinite(here.at) ? here.at : null };
-  const request = changed(query, { ...place, author: store.author, facet: null, start: null, columns: null, match: null });
-  try {
-    const found = await loadJson(`runs/${store.run}/notes/next?${request}`);
-    say(found.next ? `${found.left} of ${found.total} not labelled yet` : `You have labelled all ${found.total} rollouts of this list.`);
-    if (found.next) goTo(found.next);
-  } catch (error) {
-    say(error.message);
+/** The most used labels that have a key: 1 to 9. */
+export const NUMBERED = 9;
+/** What applies to a rollout without notes. */
+export const NONE = { labels: [], verdicts: [], texts: [] };
+
+export const keyOf = (line) => `${line.task}/${line.repeat}`;
+
+/** The notes after a response of the server, which has all of them if it is complete, else those that changed. */
+export function merged(before, rollouts, complete) {
+  const after = complete ? new Map() : new Map(before);
+  for (const notes of rollouts) {
+    if (!notes.labels.length && !notes.verdicts.length && !notes.texts.length) after.delete(keyOf(notes));
+    else after.set(keyOf(notes), notes);
   }
+  return after;
+}
+
+/** The labels of a rollout with everyone who gave them. @returns {{label: string, authors: string[]}[]} */
+export function labelsOf(notes) {
+  const found = new Map();
+  for (const { label, author } of notes.labels) found.set(label, [...(found.get(label) ?? []), author]);
+  return [...found].map(([label, authors]) => ({ label, authors }));
+}
+
+/** The verdict that counts: the last one of anyone, or null. */
+export const overrideOf = (notes) => notes.verdicts.at(-1) ?? null;
+
+export function ownLabel(notes, label, author) {
+  return notes.labels.find((one) => one.label === label && one.author === author) ?? null;
+}
+
+/** The records that change a label: added if the author has not given it, else removed. */
+export const toggled = (notes, label, author) => ({ kind: ownLabel(notes, label, author) ? 'unlabel' : 'label', label });
+
+export const verdictText = (verdict) => (typeof verdict === 'number' ? `reward ${verdict}` : verdict);
+
+/** A verdict as a person types it, or null: correct, wrong, c, w, or a reward. @param {string} text */
+export function parseVerdict(text) {
+  const word = text.trim().toLowerCase();
+  if (['correct', 'c', 'right', 'yes'].includes(word)) return 'correct';
+  if (['wrong', 'w', 'x', 'no', 'incorrect'].includes(word)) return 'wrong';
+  const number = Number(word.replace(',', '.'));
+  return word !== '' && Number.isFinite(number) ? number : null;
 }

@@ -2,7 +2,7 @@
 import { html, useEffect } from '../vendor/htm-preact.js';
 import { count, percent, seconds } from '../formatting.js';
 import { changed, go, link } from '../route.js';
-import { Name } from '../text.js';
+import { escapeInvisible, Name } from '../text.js';
 
 export function Notice({ text, error, busy }) {
   if (busy) return html`<p class="message busy" role="status">${busy}</p>`;
@@ -11,19 +11,14 @@ export function Notice({ text, error, busy }) {
   </div>`;
 }
 
-/**
- * What is shown beside data of a page: the error of the request, or what the page waits for. No component, because Preact
- * would move what follows one that shows nothing, and moved elements lose the focus.
- */
+/** What is shown beside data of a page: the error of the request, or what the page waits for. No component, because Preact would move what
+ * follows one that shows nothing, and moved elements lose the focus. */
 export function loading(value, error, busy) {
   if (error) return html`<${Notice} error=${error} />`;
   return !value && html`<${Notice} busy=${busy} />`;
 }
 
-/**
- * The path from the overview to this page, and its title.
- * @param {{steps: [any, string][], title: any, name: string, children?: any}} props
- */
+/** The path from the overview to this page, and its title. @param {{steps: [any, string][], title: any, name: string, children?: any}} props */
 export function Breadcrumbs({ steps, title, name, children }) {
   useEffect(() => {
     document.title = `${name} · Rollyard`;
@@ -36,12 +31,29 @@ export function Breadcrumbs({ steps, title, name, children }) {
   </div>`;
 }
 
-/** A header row; the columns in `leftAligned` are left-aligned. @param {{names: string[], leftAligned: string[]}} props */
-export function TableHead({ names, leftAligned }) {
-  return html`<thead><tr>${names.map((name) => html`
-    <th scope="col" class=${leftAligned.includes(name) ? 'words' : ''}>${name}</th>`)}
-  </tr></thead>`;
+/** A table that scrolls sideways. The first cell of a row is its header; a cell that needs attributes is a `td` or `th` itself.
+ * @param {{label: string, names: string[], left?: string[], rows: any[][], wide?: boolean, caption?: any}} props  `left`: left-aligned columns */
+export function Table({ label, names, left = [], rows, wide = false, caption = '' }) {
+  const kindOf = (at) => (left.includes(names[at]) ? 'words' : '');
+  const cell = (value, at) => {
+    if (value?.type === 'td' || value?.type === 'th') return value;
+    return at ? html`<td class=${kindOf(at)}>${value}</td>` : html`<th scope="row" class=${kindOf(at)}>${value}</th>`;
+  };
+  return html`<div class="table" tabindex="0" role="region" aria-label=${label}><table class=${wide ? 'wide' : ''}>
+    ${caption && html`<caption>${caption}</caption>`}
+    <thead><tr>${names.map((name, at) => html`<th scope="col" class=${kindOf(at)}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${row.map(cell)}</tr>`)}</tbody>
+  </table></div>`;
 }
+
+/** Facts side by side. @param {{facts: [string, any, string?][]}} props  names, values and the class of the value */
+export function HeadFacts({ facts }) {
+  return html`<dl class="headfacts">${facts.map(([name, value, kind = '']) => html`<div><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`)}</dl>`;
+}
+
+export const Tile = ({ label, large, lines = [] }) => html`<div class="tile">
+  <dt>${label}</dt><dd class="large">${large}</dd>${lines.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
+</div>`;
 
 /** Nothing if there is one page. `turn` gets the start of another page; `shown` is the number of lines of this one. */
 export function Paging({ label, start, length, shown, total, turn, names = ['Previous', 'Next'] }) {
@@ -54,11 +66,9 @@ export function Paging({ label, start, length, shown, total, turn, names = ['Pre
 
 const ARROWS = { ascending: '↑', descending: '↓' };
 
-/**
- * @param {{name: string, sort: string, now: string, descending?: boolean, leftAligned?: boolean, path: (string | number)[],
- *   query: URLSearchParams}} props  `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending;
- *   `descending`: the first click sorts in descending order.
- */
+/** @param {{name: string, sort: string, now: string, descending?: boolean, leftAligned?: boolean, path: (string | number)[], query:
+ * URLSearchParams}} props `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending; `descending`: the
+ * first click sorts in descending order. */
 export function SortableHeader({ name, sort, now, descending = false, leftAligned = false, path, query }) {
   const direction = now === sort ? 'ascending' : now === `-${sort}` ? 'descending' : undefined;
   const next = direction === undefined ? (descending ? `-${sort}` : sort) : direction === 'descending' ? sort : `-${sort}`;
@@ -86,3 +96,9 @@ export function Progress({ status }) {
     ${status.note && html`<p class="small"><${Name} value=${status.note} /></p>`}
   </div>`;
 }
+
+/** A choice of one of the runs; without `at`, none is chosen yet. */
+export const RunSelect = ({ label, runs, at = '', choose }) => html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
+  ${!at && html`<option value="" selected>choose</option>`}
+  ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
+</select></label>`;

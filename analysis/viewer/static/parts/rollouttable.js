@@ -2,11 +2,11 @@
 import { html } from '../vendor/htm-preact.js';
 import { parseColumns, shownColumns, valueText } from '../columns.js';
 import { count, exact, plain, seconds } from '../formatting.js';
-import { keyOf, labelsOf, overrideOf, verdictText } from './rolloutnotes.js';
+import { keyOf, labelsOf, overrideOf, verdictText } from './notestore.js';
 import { SortableHeader } from './page.js';
 import { Outcome } from './verdict.js';
 import { changed, go, link } from '../route.js';
-import { Name, escapeInvisible } from '../text.js';
+import { escapeInvisible, Name } from '../text.js';
 import { placeOf } from '../textmatches.js';
 
 /** Name, sort key, whether the first click sorts in descending order, cell. @type {[string, string, boolean, (line: any) => any][]} */
@@ -73,7 +73,6 @@ export function RolloutTable({ run, page, query, notes }) {
   </table></div>`;
 }
 
-/** Opens a row when it is clicked, unless text is selected or the click was on a link. */
 function open(event, href) {
   if (event.target.closest('a') || String(getSelection())) return;
   if (event.ctrlKey || event.metaKey) globalThis.open(href);

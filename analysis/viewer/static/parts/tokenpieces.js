@@ -4,12 +4,9 @@ const NEEDLE = 24;
 
 /** @typedef {{text: string, logProb: number | undefined, ids: number[], first: number, tops: [string, number][]}} Piece */
 
-/**
- * The tokens that can be read as text. A character whose bytes are spread over several tokens is one piece: the tokens
- * before its last one have an empty text. Its log-probability is their sum.
- * @param {{texts: string[], log_probs: number[], generated: number[], alternatives?: [string, number][][]}} tokens
- * @returns {Piece[]}
- */
+/** The tokens that can be read as text. A character whose bytes are spread over several tokens is one piece: the tokens before its last one
+ * have an empty text. Its log-probability is their sum.
+ * @param {{texts: string[], log_probs: number[], generated: number[], alternatives?: [string, number][][]}} tokens @returns {Piece[]} */
 export function piecesOf({ texts, log_probs: logProbs, generated, alternatives = [] }) {
   /** @type {Piece[]} */
   const pieces = [];
@@ -24,13 +21,9 @@ export function piecesOf({ texts, log_probs: logProbs, generated, alternatives =
   return pieces;
 }
 
-/**
- * For each event, the pieces that it consists of. Markers between two events, such as `<tool_call>`, belong to the second.
- * An event that is not found among the tokens has none, and its tokens are those of the event before.
- * @param {Piece[]} pieces
- * @param {{speaker: string, text: string, name: string}[]} events those of one model call
- * @returns {Piece[][]}
- */
+/** For each event, the pieces that it consists of. Markers between two events, such as `<tool_call>`, belong to the second. An event that
+ * is not found among the tokens has none, and its tokens are those of the event before. @param {Piece[]} pieces
+ * @param {{speaker: string, text: string, name: string}[]} events those of one model call @returns {Piece[][]} */
 export function piecesByEvent(pieces, events) {
   const all = pieces.map((piece) => piece.text).join('');
   const ends = [];
@@ -70,11 +63,7 @@ function placeOfName(all, name, cursor) {
   return places.find((at) => at >= 0) ?? -1;
 }
 
-/**
- * For each event of a conversation, its pieces; null where no text of tokens is recorded.
- * @param {any[]} events
- * @returns {(Piece[] | null)[]}
- */
+/** For each event of a conversation, its pieces; null where no text of tokens is recorded. @param {any[]} events @returns {(Piece[] | null)[]} */
 export function piecesOfConversation(events) {
   const found = events.map(() => null);
   events.forEach((event, last) => {
@@ -103,12 +92,7 @@ function tokenCalls(events) {
   return found;
 }
 
-/**
- * The least likely generated tokens, least likely first, with the text around them.
- * @param {any[]} events
- * @param {number} most
- * @returns {Worst[]}
- */
+/** The least likely generated tokens, least likely first, with the text around them. @param {any[]} events @param {number} most @returns {Worst[]} */
 export function leastLikely(events, most) {
   const all = tokenCalls(events).flatMap(({ call, index, event }) => {
     const { tokens } = event;
@@ -137,20 +121,12 @@ function context({ texts, generated, alternatives }, position) {
   };
 }
 
-function tail(text, most) {
-  return text.length > most ? `…${[...text.slice(-most)].join('')}` : text;
-}
+const tail = (text, most) => (text.length > most ? `…${[...text.slice(-most)].join('')}` : text);
 
-function head(text, most) {
-  return text.length > most ? `${text.slice(0, most)}…` : text;
-}
+const head = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
 
-/**
- * Where a token is in the conversation: the event and the index of its piece, or null if it has no text there.
- * @param {any[]} events
- * @param {(import('./tokenpieces.js').Piece[] | null)[]} pieces those of all events
- * @param {number} call @param {number} position
- */
+/** Where a token is in the conversation: the event and the index of its piece, or null if it has no text there. @param {any[]} events
+ * @param {(import('./tokenpieces.js').Piece[] | null)[]} pieces those of all events @param {number} call @param {number} position */
 export function placeOf(events, pieces, call, position) {
   const calls = tokenCalls(events);
   if (!calls[call]) return null;

@@ -2,6 +2,7 @@
 import { html, useMemo, useState, useEffect, useRef } from '../vendor/htm-preact.js';
 import { count, percent, plain, pluralize } from '../formatting.js';
 import { SeriesChart } from './charts.js';
+import { Table } from './page.js';
 import { leastLikely } from './tokenpieces.js';
 import { Name, escapeInvisible, visible } from '../text.js';
 import { lastMatch } from '../textmatches.js';
@@ -33,18 +34,13 @@ function turnsOf(events) {
 
 export function TokenTurns({ events, chart }) {
   const turns = useMemo(() => turnsOf(events), [events]);
-  if (!turns.length) return null;
-  return html`<${Turns} turns=${turns} chart=${chart} />`;
-}
-
-function Turns({ turns, chart }) {
   const [limit, setLimit] = useState(INITIAL_TURNS);
   const all = useMemo(() => turns.flatMap((turn) => turn.log_probs), [turns]);
-  const last = all.length - 1;
   const describe = (position) => {
-    const i = Math.round(position * last);
-    return `token ${count(i)}: log-probability ${plain(all[i])}, ${percent(Math.exp(Math.min(0, all[i])))}`;
+    const i = Math.round(position * (all.length - 1));
+    return `token ${count(i)}: log-probability ${plain(all[i])}, ${probability(all[i])}`;
   };
+  if (!turns.length) return null;
   const generated = turns.reduce((sum, turn) => sum + turn.generated.length, 0);
   const mean = all.reduce((sum, value) => sum + value, 0) / (all.length || 1);
   const covered = all.length < generated ? ` of the ${count(all.length)} with one` : '';
@@ -53,8 +49,8 @@ function Turns({ turns, chart }) {
   return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
     <p class="small soft">${pluralize(generated, 'generated token')} in ${pluralize(turns.length, 'model call')},
       ${` ${pluralize(masked, 'masked prompt token')}`}; ${likelihood}.</p>
-    <${Legend} />
-    ${chart && html`<${SeriesChart} chart=${chart} describe=${describe} tick=${(position) => count(Math.round(position * last))} />`}
+    <${TokenLegend} text="id" other=${['masked', 'masked: a prompt token, not trained on']} />
+    ${chart && html`<${SeriesChart} chart=${chart} describe=${describe} />`}
     ${turns.slice(0, limit).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}
     ${turns.length > limit && html`<button onClick=${() => setLimit(turns.length)}>
       Show the other ${turns.length - limit} model calls</button>`}
@@ -65,13 +61,6 @@ function Turns({ turns, chart }) {
 function perplexity(mean) {
   const value = Math.exp(-mean);
   return Number.isFinite(value) ? plain(value) : 'over 1e308';
-}
-
-function Legend() {
-  return html`<ul class="legend" aria-label="Legend">
-    ${CLASSES.map(({ name, label }) => html`<li><span class=${`token ${name}`}>id</span>${label}</li>`)}
-    <li><span class="token masked">id</span>masked: a prompt token, not trained on</li>
-  </ul>`;
 }
 
 function Turn({ turn, first }) {
@@ -124,16 +113,16 @@ function TokenStrip({ prompt, seen, generated, logProbs, texts, trained }) {
       ${expanded ? 'Show less' : `Show all ${count(prompt.length + generated.length)} tokens`}</button>`}</div>`;
 }
 
+const probability = (logProb, digits = 1) => percent(Math.exp(Math.min(0, logProb)), digits);
+
 function likelihood(logProb) {
   return typeof logProb === 'number' ? `log-probability ${plain(logProb)}, ${percent(Math.exp(logProb))}` : 'no log-probability';
 }
 
 const MAX_PIECES = 1500;
 
-/**
- * `marked` is the index of a piece to scroll to, or -1. The text `find` is visible even among many tokens.
- * @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number, find?: string}} props
- */
+/** `marked` is the index of a piece to scroll to, or -1. The text `find` is visible even among many tokens.
+ * @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number, find?: string}} props */
 export function TokenText({ pieces, marked = -1, find = '' }) {
   const [expanded, setExpanded] = useState(false);
   const text = useRef(null);
@@ -157,7 +146,6 @@ export function TokenText({ pieces, marked = -1, find = '' }) {
     ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
 }
 
-/** Whether the text ends after the pieces that are shown at first. */
 function isAfter(pieces, find) {
   const at = lastMatch(pieces.map((piece) => piece.text).join(''), find);
   return at + find.length > pieces.slice(0, MAX_PIECES).reduce((sum, piece) => sum + piece.text.length, 0);
@@ -171,26 +159,20 @@ function written(text) {
 function Description({ piece }) {
   const { text, ids, logProb, tops } = piece;
   const together = ids.length > 1 ? `${ids.length} tokens together, ` : '';
-  const likelihood = logProb === undefined ? 'no log-probability' : `${percent(Math.exp(Math.min(0, logProb)))}, log-probability ${plain(logProb)}`;
+  const likelihood = logProb === undefined ? 'no log-probability' : `${probability(logProb)}, log-probability ${plain(logProb)}`;
   return html`<code class="piece">${visible(JSON.stringify(text))}</code> ${together}${likelihood}${ids.length > 0 && `, id ${ids.join(' ')}`}
-    ${tops.length > 0 && html`; most likely: ${tops.map(([other, value], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(other))}</code> ${percent(Math.exp(Math.min(0, value)))}`)}`}`;
+    ${tops.length > 0 && html`; most likely: ${tops.map(([other, value], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(other))}</code> ${probability(value)}`)}`}`;
 }
 
-/** What the colours mean. */
-export function TokenLegend() {
-  return html`<ul class="legend" aria-label="Probabilities of tokens">
-    ${CLASSES.map(({ name, label }) => html`<li><span class=${`token ${name}`}>token</span>${label}</li>`)}
-    <li><span class="token unknown">token</span>not recorded</li>
-  </ul>`;
+export function TokenLegend({ text = 'token', other = ['unknown', 'not recorded'] }) {
+  return html`<ul class="legend" aria-label="Probabilities of tokens">${[...CLASSES.map(({ name, label }) => [name, label]), other].map(([name, label]) => html`
+    <li><span class=${`token ${name}`}>${text}</span>${label}</li>`)}</ul>`;
 }
 
-/**
- * The index of the selected token (-1: none), a function that sets it, and the handlers for the element that contains
- * the tokens, each of which has its index as `data-at`. The arrow keys stay from `first` to `last`; before a token is
- * selected, they start at `start`.
+/** The index of the selected token (-1: none), a function that sets it, and the handlers for the element that contains the tokens, each of
+ * which has its index as `data-at`. The arrow keys stay from `first` to `last`; before a token is selected, they start at `start`.
  * @param {{first: number, last: number, start?: number}} bounds
- * @returns {[number, (at: number) => void, {onMouseOver: any, onClick: any, onKeyDown: any}]}
- */
+ * @returns {[number, (at: number) => void, {onMouseOver: any, onClick: any, onKeyDown: any}]} */
 function useSelectedToken({ first, last, start = -1 }) {
   const [at, setAt] = useState(-1);
   const select = (event) => {
@@ -213,24 +195,19 @@ export function WorstTokens({ events, go }) {
   const [most, setMost] = useState(FEW);
   const all = useMemo(() => leastLikely(events, MANY), [events]);
   if (!all.length) return null;
-  const hasAlternatives = all.some((one) => one.tops.length > 0);
+  const instead = all.some((one) => one.tops.length > 0) ? ['most likely instead'] : [];
   return html`<section class="block worst" aria-label="Least likely tokens"><h2>Least likely tokens</h2>
-    <div class="table" tabindex="0" role="region" aria-label="Table of the least likely tokens"><table>
-      <thead><tr><th scope="col">token in context</th><th scope="col">probability</th><th scope="col">log-probability</th>
-        ${hasAlternatives && html`<th scope="col" class="words">most likely instead</th>`}<th scope="col">turn</th></tr></thead>
-      <tbody>${all.slice(0, most).map((one) => html`<tr key=${`${one.call}.${one.position}`}>
-        <th scope="row"><button class="quiet context" onClick=${() => go(one.call, one.position)}
-          aria-label=${`Go to token ${one.position + 1} of turn ${one.turn}`}><${InContext} one=${one} /></button></th>
-        <td>${percent(Math.exp(Math.min(0, one.logProb)), one.logProb < Math.log(0.001) ? 3 : 1)}</td><td>${plain(one.logProb)}</td>
-        ${hasAlternatives && html`<td class="words"><${Alternatives} one=${one} /></td>`}
-        <td>${one.turn}</td></tr>`)}</tbody>
-    </table></div>
+    <${Table} label="Table of the least likely tokens" names=${['token in context', 'probability', 'log-probability', ...instead, 'turn']} left=${instead}
+      rows=${all.slice(0, most).map((one) => [
+        html`<button class="quiet context" onClick=${() => go(one.call, one.position)}
+          aria-label=${`Go to token ${one.position + 1} of turn ${one.turn}`}><${InContext} one=${one} /></button>`,
+        probability(one.logProb, one.logProb < Math.log(0.001) ? 3 : 1), plain(one.logProb), ...instead.map(() => html`<${Alternatives} one=${one} />`), one.turn,
+      ])} />
     ${all.length > FEW && html`<button class="quiet" onClick=${() => setMost(most === FEW ? MANY : FEW)}>
       ${most === FEW ? `Show ${count(all.length)}` : 'Show less'}</button>`}
   </section>`;
 }
 
-/** A token with the text around it. */
 export function InContext({ one, logProb = one.logProb, kind = 'mono' }) {
   const marked = (text) => visible(text.replaceAll('\n', '↵'));
   if (!one.text) return html`<span class=${`token ${classOf(logProb)}`}>id ${one.id}</span>`;
@@ -239,7 +216,7 @@ export function InContext({ one, logProb = one.logProb, kind = 'mono' }) {
 
 function Alternatives({ one }) {
   const others = one.tops.filter(([text]) => text !== one.text).slice(0, 3);
-  return others.map(([text, logProb], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(text))}</code> ${percent(Math.exp(Math.min(0, logProb)))}`);
+  return others.map(([text, logProb], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(text))}</code> ${probability(logProb)}`);
 }
 
 /** The lower log-probability bound of each class. Less likely tokens also have a stronger underline. */

@@ -25,14 +25,10 @@ function isSilent({ role, value }) {
 }
 
 /** Whether the label already says which role the field has. What came of a game has only its own words. */
-function isNamed({ label, role }) {
-  return role === 'outcome' || label.toLowerCase().includes(role);
-}
+const isNamed = ({ label, role }) => role === 'outcome' || label.toLowerCase().includes(role);
 
-/**
- * @param {{verdict: {path: string, label: string, role: string, value: unknown}[], lines?: number, label?: string}} props
- *   `label` makes it a landmark, of which a page may have one with the same name.
- */
+/** @param {{verdict: {path: string, label: string, role: string, value: unknown}[], lines?: number, label?: string}} props `label` makes it
+ * a landmark, of which a page may have one with the same name. */
 export function Verdict({ verdict, lines = 6, label }) {
   const shown = (verdict ?? []).filter((one) => !isSilent(one));
   if (!shown.length) return null;

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
 
-    from tests.external.browser.tab_pool import TabPool
+    from tests.external.browser.browser_tab import TabPool
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def firefox(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def tabs(firefox: Browser) -> Iterator[TabPool]:
     """The tabs of `open_tab`."""
-    from tests.external.browser.tab_pool import TabPool
+    from tests.external.browser.browser_tab import TabPool
 
     pool = TabPool(firefox)
     yield pool

@@ -7,21 +7,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.metrics.load import load
-from rollyard.analysis.report.document import Report, html
-from rollyard.records.search_path import INSTALLED
+from tests.external.browser.accessibility import PLACES
 from tests.external.browser.attacks import ATTACKS
 from tests.external.browser.browser_tab import Open
-from tests.external.browser.pdf_pages import page_count
-from tests.external.browser.places import PLACES
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.test_attacks import RUN, check_unharmed
+from tests.external.browser.test_report_pages import HUNT, page_count, report_of
 from tests.external.browser.viewer import exported
 from tests.support.stacks import read_rows
 
 ROWS = "table.wide tbody tr"
-LATE = INSTALLED / "examples" / "hunt" / "recorded" / "late.jsonl"
+LATE = HUNT / "late.jsonl"
 PHONE = {"width": 390, "height": 844}
 IS_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -49,7 +45,7 @@ def test_the_board_moves_and_the_conversation_is_complete(open_tab: Open, record
 def test_a_rollout_cannot_inject_anything(open_tab: Open, number: int) -> None:
     tab = open_tab(f"#/runs/{RUN}/tasks/{number}/0")
     tab.find("details.raw > summary").click()
-    tab.find(".tree").wait_for()
+    tab.find(".raw .text").wait_for()
     check_unharmed(tab)
 
 
@@ -60,12 +56,7 @@ def test_an_exported_page_works_without_a_server(open_tab: Open, tmp_path: Path)
 
 
 def test_the_report_prints_as_pages_of_a_pdf(firefox: Browser, tmp_path: Path) -> None:
-    run = load(LATE)
-    path = tmp_path / "profile.html"
-    path.write_text(html(Report(version="1", runs=[run.profile], differences=[], findings=[findings_of(run)])))
-    context = firefox.new_context()
-    printed = context.new_page()
-    printed.goto(path.as_uri())
-    pdf = printed.pdf(format="A4")
-    context.close()
-    assert 2 <= page_count(pdf) <= 12
+    printed = firefox.new_page()
+    printed.goto(report_of(tmp_path / "profile.html", LATE))
+    assert 2 <= page_count(printed.pdf(format="A4")) <= 12
+    printed.close()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rollyard.analysis.viewer.api_records import Event
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.run_file import rollout_view
-from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
+from rollyard.analysis.viewer.untrusted_values import row_facts
 from rollyard.records.types import Json
 from tests.support.rollout_files import row, write
 from tests.unit.analysis.viewer.opened_runs import no_replay, open_index
@@ -36,10 +33,8 @@ def texts(found: list[Event]) -> list[tuple[str, str]]:
 
 
 def test_events_distinguish_their_speakers() -> None:
-    prompt = [
-        {"role": "developer", "content": "rules"},
-        {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
-    ]
+    user = {"role": "user", "content": [{"type": "input_text", "text": "go"}]}
+    prompt = [{"role": "developer", "content": "rules"}, user]
     reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     found = events(reasoning, CALL, RESULT, message("done"), prompt=prompt, instructions="be brief")
     assert texts(found) == [
@@ -84,22 +79,19 @@ def test_reasoning_in_a_message_is_separated_from_the_answer(text: str, expected
         ({"type": "custom_tool_call_output", "call_id": "c", "output": "files"}, "result", "files"),
         ({"type": "web_search_call", "action": {"type": "search"}}, "call", '{\n  "type": "search"\n}'),
         ({"type": "code_interpreter_call", "code": "1+1"}, "call", "1+1"),
+        ({**CALL, "arguments": f'{{"id": {10**30}, "n": [1]}}'}, "call", f'{{"id": {10**30}, "n": [1]}}'),
         ({"type": "item_reference", "id": "i"}, "other", '{\n  "type": "item_reference",\n  "id": "i"\n}'),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "answer", "no"),
         ({"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}, "user",
          "[image: image/png;base64, 4 characters]"),
         ("only text", "other", "only text"),
         (7, "other", "7"),
+        ({"type": "reasoning", "content": 7}, "reasoning", "7"),
+        ({"role": "user", "content": [[1], {"type": "x"}]}, "user", '[\n  1\n]\n{\n  "type": "x"\n}'),
     ],
 )  # fmt: skip
 def test_items_of_every_kind_are_shown(item: Any, speaker: str, text: str) -> None:
     assert texts(events(item))[1:] == [(speaker, text)]
-
-
-def test_integers_of_a_call_that_no_parser_keeps_are_shown_as_they_are() -> None:
-    arguments = '{"id": 123456789012345678901234567890, "n": [1]}'
-    (event,) = events_of({"response": {"output": [{**CALL, "arguments": arguments}]}})
-    assert event.text == arguments
 
 
 def test_a_tool_run_by_the_endpoint_is_a_call_and_its_result() -> None:
@@ -109,15 +101,17 @@ def test_a_tool_run_by_the_endpoint_is_a_call_and_its_result() -> None:
 
 def test_recorded_tokens_are_on_the_last_event_of_their_model_call() -> None:
     tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
-    found = events(
-        {"type": "reasoning", "content": "hm"}, {**CALL, **tokens, "token_trace": {"segment": 0}}, message("x")
-    )
-    recorded = [event.tokens for event in found if event.tokens]
-    assert [
-        (tokens.prompt, tokens.generated, tokens.log_probs, tokens.trained, tokens.trace) for tokens in recorded
-    ] == [([1, 2], [3], [-0.5], True, {"segment": 0})]
-    assert found[2].tokens is not None
-    assert [event.turn for event in found] == [0, 1, 1, 2]
+    call = {**CALL, **tokens, "token_trace": {"segment": 0}}
+    found = events({"type": "reasoning", "content": "hm"}, call, message("x"))
+    assert [(event.turn, event.tokens is not None) for event in found] == [
+        (0, False),
+        (1, False),
+        (1, True),
+        (2, False),
+    ]
+    recorded = found[2].tokens
+    assert recorded is not None and recorded.trained and recorded.trace == {"segment": 0}
+    assert (recorded.prompt, recorded.generated, recorded.log_probs) == ([1, 2], [3], [-0.5])
 
 
 @pytest.mark.parametrize("ids", [None, "1,2", [1, "2"], [1.5], [True], {"0": 1}])
@@ -131,51 +125,6 @@ def test_facts_exclude_the_conversation_and_abbreviate_long_values() -> None:
     assert facts["long"].startswith("(a list of 100, ")
     assert facts["response"] == {"usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}}
     assert "responses_create_params" not in facts and "prompt_token_ids" not in facts
-
-
-any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-item_types = st.sampled_from(
-    ["message", "reasoning", "function_call", "function_call_output", "mcp_call", "web_search_call", "shell_output"]
-)
-item_keys = st.sampled_from(["role", "content", "text", "type", "name", "arguments", "output", "outputs", "call_id"])
-more_item_keys = st.sampled_from(
-    ["summary", "action", "input", "reward", "image_url", "prompt_token_ids", "token_trace"]
-)
-keys = item_keys | more_item_keys | st.sampled_from(["generation_token_ids", "generation_log_probs"])
-roles = st.sampled_from(["assistant", "user", "system"])
-item = st.builds(
-    lambda values, kind: {**values, "type": kind},
-    st.dictionaries(keys, any_json | roles, max_size=6),
-    item_types | any_json,
-)
-hostile_rows = st.fixed_dictionaries(
-    {},
-    optional={
-        "responses_create_params": st.fixed_dictionaries({"input": st.lists(item, max_size=3) | any_json}) | any_json,
-        "response": st.fixed_dictionaries({"output": st.lists(item | any_json, max_size=5) | any_json}) | any_json,
-        "reward": any_json,
-        "success": any_json,
-        "agent_ref": any_json,
-        "timings": any_json,
-        "mask_sample": any_json,
-        "finish_reason": any_json,
-    },
-)
-
-
-@settings(max_examples=50)
-@given(hostile_rows, st.dictionaries(st.text(max_size=8), any_json, max_size=3))
-def test_events_and_facts_of_any_json_object_can_be_serialized(values: Json, more: Json) -> None:
-    line = json.dumps({**more, **values}).encode()
-    found = as_row(line)
-    assert found is not None
-    for event in events_of(found):
-        orjson.loads(event.model_dump_json())
-    orjson.loads(orjson.dumps(row_facts(found)))
 
 
 @pytest.mark.parametrize(
@@ -196,24 +145,9 @@ def test_extreme_json_values_do_not_break_the_view(tmp_path: Path, text: str) ->
     assert orjson.loads(view.model_dump_json())["line"]["reward"] == 1
 
 
-@settings(max_examples=15)
-@given(st.lists(st.dictionaries(st.text(max_size=8), any_json, max_size=3), max_size=4), hostile_rows)
-def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory, rows: list[Json], last: Json) -> None:
-    path = tmp_path_factory.mktemp("any") / "x.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, last]))
-    run = open_index(path).runs[0]
-    for index in range(len(run.table)):
-        rollout_view(run, run.table, index, no_replay).model_dump_json()
-    run.numbers()[1].profile.model_dump_json()
-    run.status_record().model_dump_json()
-
-
 def test_rows_of_nemo_gym_without_indices_are_numbered(tmp_path: Path) -> None:
-    plain = row(0, 0, 1.0)
-    del plain["_ng_task_index"], plain["_ng_rollout_index"]
+    plain = {key: value for key, value in row(0, 0, 1.0).items() if not key.startswith("_ng_")}
     run = open_index(write(tmp_path / "x.jsonl", [plain, plain])).runs[0]
     views = [rollout_view(run, run.table, index, no_replay) for index in range(2)]
-    assert [(view.line.task, view.line.repeat, view.previous, view.next) for view in views] == [
-        (0, 0, None, (1, 0)),
-        (1, 0, (0, 0), None),
-    ]
+    found = [(view.line.task, view.line.repeat, view.previous, view.next) for view in views]
+    assert found == [(0, 0, None, (1, 0)), (1, 0, (0, 0), None)]

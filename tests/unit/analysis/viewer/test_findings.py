@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from rollyard.analysis.findings.detector import Finding
 from rollyard.analysis.findings.find import findings_of, read_signs
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.viewer.findings import FindingIndex, findings_view
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json
 from tests.support.finding_rows import played
 from tests.support.reading_pools import read_in_threads
-from tests.support.rollout_files import write
+from tests.support.rollout_files import write, write_failures
 from tests.support.waiting import eventually
-from tests.unit.analysis.viewer.opened_runs import open_index
+from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
 
+EXPLOIT = "several_answers_rewarded"
 BOXES = r"\boxed{1} or \boxed{2} or \boxed{3}"
 
 
 def rows(start: int, stop: int) -> list[Json]:
     """Rollouts of which every third lists its answers."""
-    return [
-        played(task, says=BOXES if task % 3 == 0 else r"\boxed{2}", success=True, expected_answer="2")
-        for task in range(start, stop)
-    ]
-
-
-def append(path: Path, more: list[Json]) -> None:
-    with path.open("ab") as file:
-        file.write(b"".join(orjson.dumps(row) + b"\n" for row in more))
+    says = [r"\boxed{2}" if task % 3 else BOXES for task in range(start, stop)]
+    return [played(task, says=text, success=True, expected_answer="2") for task, text in enumerate(says, start)]
 
 
 @pytest.fixture
@@ -46,59 +37,46 @@ def files(path: Path) -> FileIndex:
     return open_index(path)
 
 
-@pytest.fixture
-def findings(files: FileIndex) -> Iterator[FindingIndex]:
-    index = FindingIndex(files.find)
-    yield index
-    index.close()
-
-
-def examined(index: FindingIndex) -> list[Finding]:
+def examined(files: FileIndex) -> list[Finding]:
     """The findings once the page would no longer ask again."""
-    eventually("the file is examined", lambda: findings_view(index, 0).examined == 1.0)
-    return findings_view(index, 0).findings
+    findings = files.runs[0].findings
+    eventually("the file is examined", lambda: findings.view().examined == 1.0)
+    return findings.view().findings
 
 
-def of_report(path: Path) -> list[Finding]:
-    found = findings_of(load(path))
-    assert found is not None
-    return found.findings
+def test_the_findings_are_those_of_the_report(files: FileIndex, path: Path) -> None:
+    report = findings_of(load(path))
+    assert report is not None and examined(files) == report.findings
+    assert files.runs[0].findings.view().rollouts == 30
 
 
-def test_the_findings_are_those_of_the_report(findings: FindingIndex, path: Path) -> None:
-    assert examined(findings) == of_report(path)
-    assert findings.found(0).rollouts == 30
-
-
-def test_rollouts_that_are_appended_are_examined(findings: FindingIndex, files: FileIndex, path: Path) -> None:
-    before = examined(findings)
-    append(path, rows(30, 60))
+def test_rollouts_that_are_appended_are_examined(files: FileIndex, path: Path) -> None:
+    before = examined(files)
+    write(path, rows(0, 60))
     files.read_through()
-    after = examined(findings)
-    assert (before[0].count, after[0].count) == (10, 20)
-    assert after == of_report(path)
+    assert (before[0].count, examined(files)[0].count) == (10, 20)
 
 
-def test_a_replaced_file_is_examined_anew(findings: FindingIndex, files: FileIndex, path: Path) -> None:
-    examined(findings)
-    write(path, [played(task, says=r"\boxed{2}", success=True, expected_answer="2") for task in range(4)])
+def test_a_replaced_file_is_examined_anew(files: FileIndex, path: Path) -> None:
+    examined(files)
+    write(path, rows(1, 3))
     files.read_through()
-    assert "several_answers_rewarded" not in {one.kind for one in examined(findings)}
+    assert EXPLOIT not in {one.kind for one in examined(files)}
 
 
-def test_a_failed_attempt_that_is_recorded_later_is_reported(
-    findings: FindingIndex, files: FileIndex, path: Path
-) -> None:
-    examined(findings)
-    failed = {"_ng_task_index": 40, "_ng_rollout_index": 0, "failure_kind": "model_timeout", "server": "policy"}
-    write(path.with_name("x_failures.jsonl"), [failed])
+def test_a_failed_attempt_that_is_recorded_later_is_reported(files: FileIndex, path: Path) -> None:
+    examined(files)
+    write_failures(path, [(40, 0, "model_timeout")])
     files.read_through()
-    assert "timeouts" in {one.kind for one in examined(findings)}
+    assert "timeouts" in {one.kind for one in examined(files)}
 
 
-def test_a_closed_index_starts_no_reader(findings: FindingIndex) -> None:
-    findings.close()
-    assert findings.progress(0)[0] == 0.0
+async def test_the_list_has_the_rollouts_of_a_finding(files: FileIndex) -> None:
+    examined(files)
+    client = viewer_client(files)
+    page = await get_json(client, f"/api/runs/0/rollouts?finding={EXPLOIT}&min_reward=0")
+    assert ([line["task"] for line in page["lines"]], page["searched"]) == (list(range(0, 30, 3)), 1.0)
+    await get_json(client, "/api/runs/0/rollouts?finding=nothing", 404)
 
 
 def test_several_processes_read_the_same_signs_as_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,22 @@ def path(tmp_path: Path) -> Path:
     return write(tmp_path / "x.jsonl", ROWS)
 
 
+@pytest.fixture
+def notes(path: Path) -> Path:
+    """Where the notes on the file are, or would be."""
+    return path.with_name("x_notes.jsonl")
+
+
+@pytest.fixture
+def index(path: Path) -> FileIndex:
+    return open_index(path)
+
+
+@pytest.fixture
+def client(index: FileIndex) -> httpx.AsyncClient:
+    return client_of(index)
+
+
 def client_of(file_index: FileIndex, *, read_only: bool = False) -> httpx.AsyncClient:
     find = file_index.find
     return viewer_client(file_index, field_router(find), note_router(find, author="me", read_only=read_only))
@@ -39,126 +55,112 @@ async def get(client: httpx.AsyncClient, path: str, **params: Any) -> Any:
     return await get_json(client, str(httpx.URL(f"/api/runs/0/{path}", params=params)))
 
 
-async def test_what_one_viewer_writes_another_one_shows(path: Path) -> None:
-    async with client_of(open_index(path)) as mine, client_of(open_index(path)) as theirs:
-        before = await get(theirs, "notes")
-        await post(mine, kind="label", label="loop", author="ann")
-        await post(mine, kind="override", verdict="wrong", reason="guessed")
-        written = await post(mine, task=1, repeat=1, kind="note", text="look")
-        after = await get(theirs, "notes", since=before["version"])
-    assert before["rollouts"] == [] and before["complete"]
-    assert not after["complete"]
+def labelled(view: Any) -> list[tuple[int, int, list[str]]]:
+    """Task, repeat and labels of the rollouts in a response."""
+    return [(one["task"], one["repeat"], [each["label"] for each in one["labels"]]) for one in view["rollouts"]]
+
+
+async def test_what_one_viewer_writes_another_one_shows(path: Path, client: httpx.AsyncClient) -> None:
+    theirs = client_of(open_index(path))
+    before = await get(theirs, "notes")
+    await post(client, kind="label", label="loop", author="ann")
+    await post(client, kind="override", verdict="wrong", reason="guessed")
+    written = await post(client, task=1, repeat=1, kind="note", text="look")
+    after = await get(theirs, "notes", since=before["version"])
+    same = await get(theirs, "notes", since=after["version"])
+    assert (before["rollouts"], before["complete"], same["rollouts"], same["complete"]) == ([], True, [], False)
+    assert labelled(after) == [(0, 0, ["loop"]), (1, 1, [])]
     first, second = after["rollouts"]
-    assert (first["task"], first["repeat"], first["labels"][0]["label"]) == (0, 0, "loop")
     assert [(one["author"], one["verdict"], one["reason"]) for one in first["verdicts"]] == [("me", "wrong", "guessed")]
     assert second == written["rollout"]
     assert after["labels"] == [{"label": "loop", "rollouts": 1}]
 
 
-async def test_a_removal_reaches_other_viewers(path: Path) -> None:
-    async with client_of(open_index(path)) as client:
-        written = await post(client, kind="label", label="loop")
-        version = (await get(client, "notes"))["version"]
-        removed = await post(client, kind="removal", removes=written["id"])
-        after = await get(client, "notes", since=version)
+async def test_a_removal_reaches_other_viewers(client: httpx.AsyncClient) -> None:
+    written = await post(client, kind="label", label="loop")
+    version = (await get(client, "notes"))["version"]
+    removed = await post(client, kind="removal", removes=written["id"])
     assert removed["rollout"]["labels"] == []
-    assert [(one["task"], one["labels"]) for one in after["rollouts"]] == [(0, [])]
+    after = await get(client, "notes", since=version)
+    assert after["complete"] and labelled(after) == []
 
 
-async def test_notes_follow_their_rollouts_when_the_file_is_written_again_in_another_order(path: Path) -> None:
-    file_index = open_index(path)
-    async with client_of(file_index) as client:
-        await post(client, task=2, repeat=1, kind="label", label="loop")
-        version = (await get(client, "notes"))["version"]
-        write(path, [{**one, "_ng_task_index": 2 - one["_ng_task_index"]} for one in ROWS[::-1]], tail=b" \n")
-        file_index.read_through()
-        after = await get(client, "notes", since=version)
-    assert after["complete"]
-    assert [(one["task"], one["repeat"]) for one in after["rollouts"]] == [(0, 1)]
+async def test_notes_follow_their_rollouts_when_the_file_is_written_again_in_another_order(
+    path: Path, index: FileIndex, client: httpx.AsyncClient
+) -> None:
+    await post(client, task=2, repeat=1, kind="label", label="loop")
+    version = (await get(client, "notes"))["version"]
+    write(path, [{**one, "_ng_task_index": 2 - one["_ng_task_index"]} for one in ROWS[::-1]], tail=b" \n")
+    index.read_through()
+    after = await get(client, "notes", since=version)
+    assert after["complete"] and labelled(after) == [(0, 1, ["loop"])]
 
 
-async def test_a_rollout_that_was_collected_again_has_lost_its_notes_and_the_page_says_so(path: Path) -> None:
+async def test_a_rollout_that_was_collected_again_has_lost_its_notes_and_the_page_says_so(
+    path: Path, client: httpx.AsyncClient
+) -> None:
     write_notes(path, record(answered(0, 0, "an earlier response"), "label", label="loop"))
-    async with client_of(open_index(path)) as client:
-        found = await get(client, "notes")
+    found = await get(client, "notes")
     assert (found["rollouts"], found["lost"]) == ([], 1)
 
 
-async def test_notes_of_rows_that_are_still_to_come_appear_with_them(path: Path) -> None:
-    late = answered(7, 0, "late")
-    write_notes(path, record(late, "label", label="loop"))
-    file_index = open_index(path)
-    async with client_of(file_index) as client:
-        before = await get(client, "notes")
-        write(path, [*ROWS, late])
-        file_index.read_through()
-        after = await get(client, "notes", since=before["version"])
-    assert (before["lost"], after["lost"]) == (1, 0)
-    assert [(one["task"], one["repeat"]) for one in after["rollouts"]] == [(7, 0)]
+async def test_notes_of_rows_that_are_still_to_come_appear_with_them(
+    path: Path, index: FileIndex, client: httpx.AsyncClient
+) -> None:
+    write_notes(path, record(late := answered(7, 0, "late"), "label", label="loop"))
+    before = await get(client, "notes")
+    write(path, [*ROWS, late])
+    index.read_through()
+    after = await get(client, "notes", since=before["version"])
+    assert (before["lost"], after["lost"], labelled(after)) == (1, 0, [(7, 0, ["loop"])])
 
 
 async def test_a_rollout_without_a_reward_can_be_labelled_and_one_without_a_row_cannot(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [*ROWS, row(3, 0, None)])
     write_failures(path, [(9, 0, "timeout")])
-    async with client_of(open_index(path)) as client:
-        await post(client, task=3, kind="label", label="masked")
-        refused = await post(client, 404, task=9, kind="label", label="masked")
-        found = await get(client, "notes")
-    assert [(one["task"], one["labels"][0]["label"]) for one in found["rollouts"]] == [(3, "masked")]
-    assert "has no row" in refused["detail"]
+    client = client_of(open_index(path))
+    await post(client, task=3, kind="label", label="masked")
+    await post(client, 404, task=9, kind="label", label="masked")
+    assert labelled(await get(client, "notes")) == [(3, 0, ["masked"])]
 
 
-async def test_the_list_shows_filters_and_sorts_by_labels_and_verdicts(path: Path) -> None:
-    async with client_of(open_index(path)) as client:
-        for task, label in ((0, "loop"), (2, "give-up"), (2, "loop")):
-            await post(client, task=task, kind="label", label=label)
-        await post(client, task=1, kind="override", verdict="wrong")
-        page = await get(client, "rollouts", where='"loop" in labels', columns="labels,override,annotators")
-        await post(client, task=1, kind="label", label="loop")
-        again = await get(client, "rollouts", where='"loop" in labels')
-        ranked = await get(client, "rollouts", sort="override", columns="override")
-        facet = await get(client, "facet", key="labels")
-        verdicts = await get(client, "facet", key="override")
-        keys = await get(client, "keys")
+async def test_the_list_shows_filters_and_sorts_by_labels_and_verdicts(client: httpx.AsyncClient) -> None:
+    for task, label in ((0, "loop"), (2, "give-up"), (2, "loop")):
+        await post(client, task=task, kind="label", label=label)
+    await post(client, task=1, kind="override", verdict="wrong")
+    page = await get(client, "rollouts", where='"loop" in labels', columns="labels,override,annotators")
+    await post(client, task=1, kind="label", label="loop")
+    again = await get(client, "rollouts", where='"loop" in labels')
+    ranked = await get(client, "rollouts", sort="override", columns="override")
+    facet, verdicts = [await get(client, "facet", key=key) for key in ("labels", "override")]
     assert page["cells"] == [[["loop"], None, ["me"]], [["give-up", "loop"], None, ["me"]]]
-    assert (page["total"], again["total"]) == (2, 3)
-    assert ranked["cells"][0] == ["wrong"]
-    assert [(one["value"], one["where"], one["rollouts"]) for one in facet["values"]] == [
-        ("loop", '"loop" in labels', 3),
-        ("give-up", '"give-up" in labels', 1),
-    ]
+    assert (page["total"], again["total"], ranked["cells"][0]) == (2, 3, ["wrong"])
+    values = [(one["value"], one["where"], one["rollouts"]) for one in facet["values"]]
+    assert values == [("loop", '"loop" in labels', 3), ("give-up", '"give-up" in labels', 1)]
     assert (facet["rollouts"], facet["missing"]) == (6, 3)
     assert [one["where"] for one in verdicts["values"]] == ['override == "wrong"']
-    assert {"labels", "override", "annotators"} <= set(keys["computed"])
+    assert {"labels", "override", "annotators"} <= set((await get(client, "keys"))["computed"])
 
 
-async def test_read_only_refuses_every_record_and_shows_the_notes(path: Path) -> None:
+async def test_read_only_refuses_every_record_and_shows_the_notes(path: Path, notes: Path) -> None:
     write_notes(path, record(ROWS[0], "label", label="loop"))
-    before = path.with_name("x_notes.jsonl").read_bytes()
-    async with client_of(open_index(path), read_only=True) as client:
-        refused = await post(client, 403, kind="label", label="a")
-        found = await get(client, "notes")
+    before = notes.read_bytes()
+    client = client_of(open_index(path), read_only=True)
+    refused = await post(client, 403, kind="label", label="a")
+    found = await get(client, "notes")
     assert "--read-only" in refused["detail"] and "--read-only" in found["why_read_only"]
-    assert len(found["rollouts"]) == 1
-    assert path.with_name("x_notes.jsonl").read_bytes() == before
+    assert (labelled(found), notes.read_bytes()) == ([(0, 0, ["loop"])], before)
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [
-        {"origin": "http://evil.example"},
-        {"origin": "http://127.0.0.1:9999"},
-        {"sec-fetch-site": "cross-site"},
-        {"content-type": "text/plain"},
-    ],
-    ids=str,
+    "headers", [{"origin": "http://127.0.0.1:9999"}, {"sec-fetch-site": "cross-site"}, {"content-type": "text/plain"}]
 )
-async def test_a_page_of_another_origin_cannot_write(path: Path, headers: dict[str, str]) -> None:
+async def test_a_page_of_another_origin_cannot_write(
+    client: httpx.AsyncClient, notes: Path, headers: dict[str, str]
+) -> None:
     body = b'{"task": 0, "repeat": 0, "kind": "label", "label": "evil"}'
-    async with client_of(open_index(path)) as client:
-        response = await client.post(NOTES, content=body, headers={"content-type": "application/json", **headers})
-    assert response.status_code in (403, 415)
-    assert not path.with_name("x_notes.jsonl").exists()
+    response = await client.post(NOTES, content=body, headers={"content-type": "application/json", **headers})
+    assert response.status_code in (403, 415) and not notes.exists()
 
 
 @pytest.mark.parametrize(
@@ -175,55 +177,35 @@ async def test_a_page_of_another_origin_cannot_write(path: Path, headers: dict[s
     ],
     ids=str,
 )
-async def test_an_invalid_record_is_refused_with_its_field(path: Path, fields: dict[str, Any], message: str) -> None:
-    async with client_of(open_index(path)) as client:
-        refused = await post(client, 422, **fields)
-    assert message in refused["detail"]
-    assert not path.with_name("x_notes.jsonl").exists()
+async def test_an_invalid_record_is_refused_with_its_field(
+    client: httpx.AsyncClient, notes: Path, fields: dict[str, Any], message: str
+) -> None:
+    assert message in (await post(client, 422, **fields))["detail"]
+    assert not notes.exists()
 
 
-async def test_a_file_that_cannot_be_written_is_a_message(path: Path) -> None:
-    path.with_name("x_notes.jsonl").mkdir()
-    async with client_of(open_index(path)) as client:
-        refused = await post(client, 409, kind="label", label="a")
-        found = await get(client, "notes")
-    assert "x_notes.jsonl cannot be written" in refused["detail"]
-    assert "x_notes.jsonl cannot be written" in found["why_read_only"]
+async def test_a_file_that_cannot_be_written_is_a_message(client: httpx.AsyncClient, notes: Path) -> None:
+    notes.mkdir()
+    refused = await post(client, 409, kind="label", label="a")
+    for text in (refused["detail"], (await get(client, "notes"))["why_read_only"]):
+        assert "x_notes.jsonl cannot be written" in text
 
 
-async def test_a_body_without_end_is_refused(path: Path) -> None:
-    async with client_of(open_index(path)) as client:
-        refused = await post(client, 413, kind="note", text="x" * 300_000)
-    assert "at most" in refused["detail"]
+async def test_a_body_without_end_is_refused(client: httpx.AsyncClient) -> None:
+    await post(client, 413, kind="note", text="x" * 300_000)
 
 
-async def test_the_summary_has_labels_and_authors(path: Path) -> None:
-    judged = (
+async def test_the_summary_has_labels_and_authors(path: Path, client: httpx.AsyncClient) -> None:
+    judged = [
         ("ann", 0, "correct"),
         ("ann", 1, "wrong"),
         ("ann", 2, "wrong"),
         ("bob", 0, "correct"),
         ("bob", 2, "wrong"),
-    )
+    ]
     write_notes(path, *(record(ROWS[at], "override", author, verdict=verdict) for author, at, verdict in judged))
     write_notes(path, record(ROWS[0], "label", "ann", label="loop"), record(ROWS[5], "note", "ann", text="look"))
-    async with client_of(open_index(path)) as client:
-        found = await get(client, "notes/summary")
+    found = await get(client, "notes/summary")
     assert found["labels"] == [{"label": "loop", "rollouts": 1, "authors": ["ann"], "measured": 1, "solved": 1}]
-    assert [(one["author"], one["rollouts"], one["verdicts"], one["notes"]) for one in found["authors"]] == [
-        ("ann", 4, 3, 1),
-        ("bob", 2, 2, 0),
-    ]
-
-
-async def test_the_next_rollout_is_the_first_that_the_author_has_not_labelled(path: Path) -> None:
-    write_notes(path, record(ROWS[1], "label", "me", label="a"), record(ROWS[2], "label", "bob", label="a"))
-    async with client_of(open_index(path)) as client:
-        first = await get(client, "notes/next", after_task=0, after_repeat=0, sort="task")
-        others = await get(client, "notes/next", after_task=0, after_repeat=0, author="bob")
-        around = await get(client, "notes/next", after_task=2, after_repeat=1)
-        gone = await get(client, "notes/next", after_task=0, after_repeat=1, after=1, where='"me" not in annotators')
-    assert (first["next"], first["left"], first["total"]) == ({"task": 1, "repeat": 0, "at": 2}, 5, 6)
-    assert others["next"] == {"task": 0, "repeat": 1, "at": 1}
-    assert around["next"] == {"task": 0, "repeat": 0, "at": 0}
-    assert gone["next"] == {"task": 1, "repeat": 0, "at": 1}
+    authors = [(one["author"], one["rollouts"], one["verdicts"], one["notes"]) for one in found["authors"]]
+    assert authors == [("ann", 4, 3, 1), ("bob", 2, 2, 0)]

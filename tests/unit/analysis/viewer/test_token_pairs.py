@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import httpx
 import orjson
 import pytest
 
@@ -24,6 +24,18 @@ def pair(position: int, **more: object) -> Json:
     return {"task": 0, "repeat": 1, "index": 2 + position, **token, "entropy": 0.5, "clipped": False, **more}
 
 
+RECORD = {
+    "tokens": 6,
+    "clipped": 1,
+    "log_ratio_edges": [-0.1, 0.1],
+    "log_ratio_counts": [1, 5, 0],
+    "sample": [pair(0), pair(1), pair(1, trainer=None, index=7), pair(1, engine=None, index=8)],
+    "largest": [
+        *(pair(2, trainer=-9.0, clipped=True), {"task": "no"}, pair(0, task=77), pair(1, trainer=None, index=7))
+    ],
+}
+
+
 @pytest.fixture
 def paths(tmp_path: Path) -> TrainingPaths:
     """A run of three steps, of which the last two have pairs."""
@@ -31,82 +43,49 @@ def paths(tmp_path: Path) -> TrainingPaths:
     paths = training_run(tmp_path / "run", 3, rows)
     paths.token_pairs(1).parent.mkdir()
     for step in (2, 3):
-        record = {
-            "step": step,
-            "tokens": 6,
-            "clipped": 1,
-            "log_ratio_edges": [-0.1, 0.1],
-            "log_ratio_counts": [1, 5, 0],
-            "sample": [pair(0), pair(1)],
-            "largest": [pair(2, trainer=-9.0, clipped=True), {"task": "no"}, pair(0, task=77)],
-        }
-        paths.token_pairs(step).write_bytes(orjson.dumps(record))
+        paths.token_pairs(step).write_bytes(orjson.dumps({"step": step, **RECORD}))
     return paths
 
 
-def client_of(paths: TrainingPaths) -> httpx.AsyncClient:
+async def mismatch(paths: TrainingPaths, query: str = "", status: int = 200) -> Any:
     index = TrainingIndex(paths.root)
     index.read_through()
-    return viewer_client(index, pair_router(index))
+    return await get_json(viewer_client(index, pair_router(index)), f"/api/training/mismatch{query}", status)
 
 
 async def test_the_last_step_is_shown_unless_another_is_asked_for(paths: TrainingPaths) -> None:
-    async with client_of(paths) as client:
-        assert (await get_json(client, "/api/training/mismatch"))["step"] == 3
-        view = await get_json(client, "/api/training/mismatch?step=2")
-        assert (view["step"], view["steps"], view["tokens"], view["clipped"]) == (2, [2, 3], 6, 1)
-        await get_json(client, "/api/training/mismatch?step=1", status=404)
+    assert (await mismatch(paths))["step"] == 3
+    view = await mismatch(paths, "?step=2")
+    assert (view["step"], view["steps"], view["tokens"], view["clipped"]) == (2, [2, 3], 6, 1)
+    await mismatch(paths, "?step=1", status=404)
 
 
 async def test_large_differences_lead_to_the_token_in_its_context(paths: TrainingPaths) -> None:
-    async with client_of(paths) as client:
-        first, unknown = (await get_json(client, "/api/training/mismatch"))["largest"]
+    first, unknown = (await mismatch(paths))["largest"]
     assert (first["run"], first["task"], first["repeat"], first["call"], first["position"]) == (6, 0, 1, 0, 2)
     assert (first["before"], first["text"], first["clipped"]) == (" go up", " now", True)
     assert unknown["call"] is None and unknown["task"] == 77
 
 
-async def test_the_histogram_has_all_tokens_of_the_update(paths: TrainingPaths) -> None:
-    async with client_of(paths) as client:
-        charts = {chart["name"]: chart for chart in (await get_json(client, "/api/training/mismatch"))["charts"]}
+async def test_the_histogram_has_all_tokens_and_those_without_a_finite_log_probability_are_counted(
+    paths: TrainingPaths,
+) -> None:
+    view = await mismatch(paths)
+    charts = {chart["name"]: chart for chart in view["charts"]}
     assert set(charts) == {"engine_trainer", "difference", "log_ratios"}
     assert [row["cells"][1] for row in charts["log_ratios"]["numbers"]["rows"]] == ["1", "5", "0"]
+    assert view["not_finite"] == 2 and "2 tokens without" in charts["engine_trainer"]["caption"]
 
 
 async def test_a_run_without_pairs_says_so(tmp_path: Path) -> None:
-    async with client_of(training_run(tmp_path / "run", 1)) as client:
-        view = await get_json(client, "/api/training/mismatch")
+    view = await mismatch(training_run(tmp_path / "run", 1))
     assert (view["step"], view["charts"], view["largest"]) == (None, [], [])
 
 
-UNREADABLE = [
-    (b'{"step": 3, "sam', "is not valid JSON (unexpected end of data"),
-    (b'{"tokens": NaN}', "is not valid JSON (unexpected character"),
-    (b"[]", "contains no JSON object"),
-]
-
-
-@pytest.mark.parametrize(("content", "why"), UNREADABLE)
-async def test_a_file_that_cannot_be_read_is_named_beside_the_other_steps(
-    paths: TrainingPaths, content: bytes, why: str
-) -> None:
+@pytest.mark.parametrize("content", [b'{"step": 3, "sam', b'{"tokens": NaN}', b"[]"])
+async def test_a_file_that_cannot_be_read_is_named_beside_the_other_steps(paths: TrainingPaths, content: bytes) -> None:
     paths.token_pairs(3).write_bytes(content)
-    async with client_of(paths) as client:
-        view = await get_json(client, "/api/training/mismatch")
-        other = await get_json(client, "/api/training/mismatch?step=2")
+    view, other = await mismatch(paths), await mismatch(paths, "?step=2")
     assert (view["step"], view["steps"], view["charts"], view["largest"]) == (3, [2, 3], [], [])
-    assert view["problem"].startswith("token_pairs/step_000003.json") and why in view["problem"]
+    assert view["problem"].startswith("token_pairs/step_000003.json") and "JSON" in view["problem"]
     assert (other["problem"], other["tokens"]) == ("", 6)
-
-
-async def test_tokens_without_a_finite_log_probability_are_counted(paths: TrainingPaths) -> None:
-    record = orjson.loads(paths.token_pairs(3).read_bytes())
-    record["sample"] += [pair(1, trainer=None, index=7), pair(1, engine=None, index=8)]
-    record["largest"].append(pair(1, trainer=None, index=7))
-    paths.token_pairs(3).write_bytes(orjson.dumps(record))
-    async with client_of(paths) as client:
-        view = await get_json(client, "/api/training/mismatch")
-        other = await get_json(client, "/api/training/mismatch?step=2")
-    assert (view["not_finite"], other["not_finite"]) == (2, 0)
-    captions = {chart["name"]: chart["caption"] for chart in view["charts"]}
-    assert "2 tokens without" in captions["engine_trainer"]

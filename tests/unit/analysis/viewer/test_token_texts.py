@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.viewer.api_records import Event, RolloutLine, RolloutView, Tokens
 from rollyard.analysis.viewer.conversation import events_of
+from rollyard.analysis.viewer.run_file import rollout_view
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout, joined_texts, load_tokenizer
 from rollyard.records.errors import OperatorError
 from rollyard.records.optional import EXTRAS, missing
 from rollyard.records.types import Json
+from tests.support.rollout_files import row, write
+from tests.unit.analysis.viewer.opened_runs import no_replay, open_index
 
 PARTS = ["\ufffd", "\ufffd", "\ufffd"]
 
@@ -45,23 +47,21 @@ def tokens(output: Json) -> Json:
     return event.tokens.model_dump()
 
 
-def test_recorded_texts_are_shown_and_are_not_part_of_the_trace() -> None:
-    found = tokens(item(generation_token_ids=[1, 2], token_trace={"segment": 0, "texts": ["a", " b"]}))
-    assert (found["texts"], found["trace"]) == (["a", " b"], {"segment": 0})
+@pytest.mark.parametrize(
+    ("recorded", "texts", "trace"), [(["a", " b"], ["a", " b"], {"segment": 0}), (["a"], [], {"segment": 0})]
+)
+def test_recorded_texts_are_shown_if_there_is_one_for_each_token(
+    recorded: list[str], texts: list[str], trace: Json
+) -> None:
+    found = tokens(item(generation_token_ids=[1, 2], token_trace={"segment": 0, "texts": recorded}))
+    assert (found["texts"], found["trace"]) == (texts, trace)
 
 
 def test_an_answer_with_logprobs_of_the_responses_api_has_texts_and_alternatives() -> None:
-    top = {"token": "x", "logprob": -2.0}
-    found = tokens(
-        item(logprobs=[{"token": "a", "logprob": -0.5, "top_logprobs": [top]}, {"token": " b", "logprob": -1}])
-    )
-    assert found["generated"] == []
-    assert (found["texts"], found["log_probs"]) == (["a", " b"], [-0.5, -1.0])
+    first = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "x", "logprob": -2.0}]}
+    found = tokens(item(logprobs=[first, {"token": " b", "logprob": -1}]))
+    assert (found["generated"], found["texts"], found["log_probs"]) == ([], ["a", " b"], [-0.5, -1.0])
     assert found["alternatives"] == [[("x", -2.0)], []]
-
-
-def test_texts_of_another_length_are_ignored() -> None:
-    assert tokens(item(generation_token_ids=[1, 2], token_trace={"texts": ["a"]}))["texts"] == []
 
 
 class Bytes:
@@ -81,9 +81,20 @@ class Words:
         return "".join(self._words[token] for token in ids).removeprefix(" ")
 
 
-def test_a_character_of_several_tokens_is_the_text_of_the_last_one() -> None:
-    texts = TokenDecoder(Bytes().decode).texts(list("a🎉é.".encode()))
-    assert texts == ["a", "", "", "", "🎉", "", "é", "."]
+BYTES = TokenDecoder(Bytes().decode)
+
+
+@pytest.mark.parametrize(
+    ("ids", "texts"),
+    [
+        (list("a🎉é.".encode()), ["a", "", "", "", "🎉", "", "é", "."]),
+        ([0x61, 0xF0, 0x9F], ["a", "", "\ufffd"]),
+        ([2**40], ["\ufffd"]),
+    ],
+    ids=["several tokens", "incomplete at the end", "not in the vocabulary"],
+)
+def test_a_character_of_several_tokens_is_the_text_of_the_last_one(ids: list[int], texts: list[str]) -> None:
+    assert BYTES.texts(ids) == texts
 
 
 def test_a_word_in_the_middle_keeps_its_space() -> None:
@@ -92,61 +103,24 @@ def test_a_word_in_the_middle_keeps_its_space() -> None:
 
 @pytest.mark.parametrize("text", ["", "plain", "naïve 🎉🎉 漢字", "🏳️‍🌈 flag", "a\nb\t c"])
 def test_the_texts_together_are_the_text_of_the_tokens(text: str) -> None:
-    assert "".join(TokenDecoder(Bytes().decode).texts(list(text.encode()))) == text
+    assert "".join(BYTES.texts(list(text.encode()))) == text
 
 
 def test_bytes_that_are_no_character_do_not_hide_what_follows() -> None:
-    texts = TokenDecoder(Bytes().decode).texts([0xF0] * 100 + list(b"end"))
-    assert "".join(texts).endswith("end") and "".join(texts).count("\ufffd") == 100
+    text = "".join(BYTES.texts([0xF0] * 100 + list(b"end")))
+    assert text.endswith("end") and text.count("\ufffd") == 100
 
 
-def test_a_last_incomplete_character_is_shown() -> None:
-    assert TokenDecoder(Bytes().decode).texts([0x61, 0xF0, 0x9F]) == ["a", "", "\ufffd"]
-
-
-def test_ids_that_the_vocabulary_lacks_are_replaced() -> None:
-    decoder = TokenDecoder(Bytes().decode)
-    assert decoder.texts([2**40]) == ["\ufffd"] and len(decoder.texts([2**40, 0x61])) == 2
-
-
-def view_of(tokens: Tokens) -> RolloutView:
-    line = RolloutLine(
-        task=0,
-        repeat=0,
-        outcome="measured",
-        reward=1.0,
-        success=None,
-        tool_calls=0,
-        turns=1,
-        output_tokens=1,
-        seconds=None,
-        end="",
-        agent="",
-    )
-    event = Event(speaker="answer", text="é", turn=1, tokens=tokens)
-    return RolloutView(
-        run=0, line=line, events=[event], replay=None, charts=[], facts={}, attempts=[], previous=None, next=None
-    )
-
-
-def tokens_with(texts: list[str]) -> Tokens:
-    return Tokens(
-        prompt=[],
-        generated=[0xC3, 0xA9],
-        log_probs=[-1.0, -2.0],
-        texts=texts,
-        alternatives=[],
-        trained=True,
-        trace=None,
-    )
-
-
-def test_a_rollout_with_ids_only_gets_texts_and_recorded_texts_stay() -> None:
-    decoder = TokenDecoder(Bytes().decode)
-    [event] = decoded_rollout(view_of(tokens_with([])), decoder).events
-    assert event.tokens is not None and event.tokens.texts == ["", "é"]
-    [event] = decoded_rollout(view_of(tokens_with(["x", "y"])), decoder).events
-    assert event.tokens is not None and event.tokens.texts == ["x", "y"]
+@pytest.mark.parametrize(("recorded", "shown"), [([], ["", "é"]), (["x", "y"], ["x", "y"])])
+def test_a_rollout_with_ids_only_gets_texts_and_recorded_texts_stay(
+    tmp_path: Path, recorded: list[str], shown: list[str]
+) -> None:
+    trace = {"token_trace": {"texts": recorded}} if recorded else {}
+    output = [item(generation_token_ids=[0xC3, 0xA9], generation_log_probs=[-1.0, -2.0], **trace)]
+    rollout = {**row(0, 0, 1.0), "response": {"output": output}}
+    run = open_index(write(tmp_path / "x.jsonl", [rollout])).runs[0]
+    tokens_shown = decoded_rollout(rollout_view(run, run.table, 0, no_replay), BYTES).events[-1].tokens
+    assert tokens_shown is not None and tokens_shown.texts == shown
 
 
 @pytest.mark.skipif(not missing(EXTRAS["tokens"]), reason="tokenizers is installed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -29,70 +28,67 @@ def index(paths: TrainingPaths) -> TrainingIndex:
     return opened
 
 
+@pytest.fixture
+def client(index: TrainingIndex) -> httpx.AsyncClient:
+    return client_of(index)
+
+
 def client_of(index: TrainingIndex) -> httpx.AsyncClient:
     return viewer_client(index, training_router(index))
 
 
-async def test_the_overview_names_the_steps_but_opens_no_file(index: TrainingIndex) -> None:
-    async with client_of(index) as client:
-        overview = await get_json(client, "/api/overview")
+async def test_the_overview_names_the_steps_but_opens_no_file(client: httpx.AsyncClient) -> None:
+    overview = await get_json(client, "/api/overview")
     training = overview["training"]
-    assert overview["runs"] == []
-    assert (training["name"], training["steps"], training["last_step"]) == ("run", 21, 20)
+    assert (overview["runs"], training["name"], training["steps"], training["last_step"]) == ([], "run", 21, 20)
     assert (training["rollouts"], training["evaluations"]) == ([18, 19, 20], [0, 10, 20])
     assert training["facts"]["command"] == "ng_train train.yaml"
 
 
-async def test_the_rollouts_of_a_step_are_opened_when_they_are_asked_for(index: TrainingIndex) -> None:
-    async with client_of(index) as client:
-        overview = await get_json(client, "/api/overview?run=38&run=21&run=7")
-        page = await get_json(client, "/api/runs/40/rollouts")
-    assert [(run["run"], run["name"], run["measured"]) for run in overview["runs"]] == [
-        *((21, "evaluation after step 10", 6), (38, "step 19", 6)),
-    ]
-    assert page["total"] == 6
+async def test_the_rollouts_of_a_step_are_opened_when_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    runs = (await get_json(client, "/api/overview?run=38&run=21&run=7"))["runs"]
+    found = [(run["run"], run["name"], run["measured"]) for run in runs]
+    assert found == [(21, "evaluation after step 10", 6), (38, "step 19", 6)]
+    assert (await get_json(client, "/api/runs/40/rollouts"))["total"] == 6
 
 
-async def test_a_step_without_a_file_is_not_found(index: TrainingIndex) -> None:
-    async with client_of(index) as client:
-        rollouts = await get_json(client, "/api/runs/6/rollouts", 404)
-        evaluation = await get_json(client, "/api/compare?first=1&second=7", 404)
-        negative = await get_json(client, "/api/runs/-1/rollouts", 404)
-    assert "rollout file of step 3" in rollouts["detail"]
-    assert "evaluation file" in evaluation["detail"] and "3" in evaluation["detail"]
-    assert negative["status"] == 404
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [("runs/6/rollouts", "rollout file of step 3"), ("compare?first=1&second=7", "evaluation file of step 3"),
+     ("runs/-1/rollouts", "")],
+)  # fmt: skip
+async def test_a_step_without_a_file_is_not_found(client: httpx.AsyncClient, path: str, file: str) -> None:
+    assert file in (await get_json(client, f"/api/{path}", 404))["detail"]
 
 
-async def test_two_evaluations_are_compared_task_by_task(index: TrainingIndex) -> None:
-    async with client_of(index) as client:
-        compared = await get_json(client, "/api/compare?first=1&second=41")
+async def test_two_evaluations_are_compared_task_by_task(client: httpx.AsyncClient) -> None:
+    compared = await get_json(client, "/api/compare?first=1&second=41")
     assert compared["total"] == 3 and compared["difference"]["baseline"] == "evaluation after step 0"
 
 
-async def test_charts_follow_the_growing_file(index: TrainingIndex, paths: TrainingPaths) -> None:
-    async with client_of(index) as client:
-        before = await get_json(client, "/api/training/charts")
-        MetricsLog(paths.metrics).write(21, {"train/reward": 0.5})
-        index.read_through()
-        overview = await get_json(client, "/api/overview")
-        # Charts are drawn at a limited rate, so that the first response may be one revision old.
-        after = await get_json(client, "/api/training/charts")
+async def test_charts_follow_the_growing_file(
+    client: httpx.AsyncClient, index: TrainingIndex, paths: TrainingPaths
+) -> None:
+    before = await get_json(client, "/api/training/charts")
+    MetricsLog(paths.metrics).write(21, {"train/reward": 0.5})
+    index.read_through()
+    overview = await get_json(client, "/api/overview")
+    # Charts are drawn at a limited rate, so that the first response may be one revision old.
+    after = await get_json(client, "/api/training/charts")
     assert (before["first"], before["last"]) == (0, 20)
     assert overview["training"]["revision"] > before["revision"] and after["last"] in (20, 21)
     assert (after["last"] == 21) == (after["revision"] == overview["training"]["revision"])
 
 
 async def test_the_table_has_a_line_for_each_step_with_metrics_or_rollouts(
-    index: TrainingIndex, paths: TrainingPaths
+    client: httpx.AsyncClient, paths: TrainingPaths
 ) -> None:
     paths.rollouts(21).write_bytes(b"")  # the step that is being played
-    async with client_of(index) as client:
-        page = await get_json(client, "/api/training/steps?limit=3")
-    lines: list[dict[str, Any]] = page["lines"]
+    page = await get_json(client, "/api/training/steps?limit=3")
+    lines = page["lines"]
     assert page["columns"][:2] == ["reward", "correct"] and page["total"] == 22
-    assert [(line["step"], line["rollouts"], line["evaluation"]) for line in lines] == [
-        *((21, 42, None), (20, 40, 41), (19, 38, None)),
-    ]
+    found = [(line["step"], line["rollouts"], line["evaluation"]) for line in lines]
+    assert found == [(21, 42, None), (20, 40, 41), (19, 38, None)]
     assert not any(lines[0]["cells"]) and lines[2]["cells"][1].endswith("%")
 
 
@@ -102,10 +98,9 @@ async def test_a_run_without_a_complete_line_can_be_opened(tmp_path: Path) -> No
     paths.run_record.write_bytes(b'{"name": ')
     index = TrainingIndex(tmp_path)
     index.read_through()
-    async with client_of(index) as client:
-        overview = await get_json(client, "/api/overview")
-        charts = await get_json(client, "/api/training/charts")
-        steps = await get_json(client, "/api/training/steps")
+    overview, charts, steps = [
+        await get_json(client_of(index), f"/api/{path}") for path in ("overview", "training/charts", "training/steps")
+    ]
     assert (overview["training"]["steps"], charts["groups"], steps["lines"]) == (0, [], [])
 
 

@@ -1,7 +1,0 @@
-/** Starts the page. */
-import { html, render } from './vendor/htm-preact.js';
-import { App } from './app.js';
-import { applyTheme } from './theme.js';
-
-applyTheme();
-render(html`<${App} />`, document.getElementById('app'));
