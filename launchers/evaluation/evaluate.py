@@ -355,11 +355,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 async def _start_servers(
-    plan: EvalPlan,
-    environ: Mapping[str, str],
-    stages: RunningStages,
-    ray: str | None,
-    show: Callable[[str], None],
+    plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages, ray: str | None, show: Callable[[str], None]
 ) -> HeadFile:
     """Start `ng_run` and return its head once all servers are ready. `show` receives each line about their start."""
     command = run_command(plan, ray)
@@ -440,12 +436,7 @@ class _Collection:
         plan = self._plan
         command = collect_command(plan, self._head.url.removeprefix("http://"))
         process = await ServerProgram.start(
-            "ng_collect_rollouts",
-            command,
-            plan.folder.collection_log,
-            self._environ,
-            plan.here,
-            title(command),
+            "ng_collect_rollouts", command, plan.folder.collection_log, self._environ, plan.here, title(command)
         )
         deadline: float | None = None
         try:

@@ -252,10 +252,7 @@ _CONTENTS = (
     (re.compile(rb"(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36}(?![A-Za-z0-9])"), "a GitHub token"),
     (re.compile(rb"(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{60,}"), "a GitHub token"),
     (re.compile(rb"(?<![A-Za-z0-9_-])glpat-[A-Za-z0-9_-]{20,}"), "a GitLab token"),
-    (
-        re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"),
-        "a W&B key",
-    ),
+    (re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"), "a W&B key"),
     (re.compile(rb"(?<![A-Za-z0-9_-])sk-(?:proj-|ant-[a-z0-9]+-)?[A-Za-z0-9_-]{40,}"), "an API key"),
 )
 _KEY_SETTING = re.compile(

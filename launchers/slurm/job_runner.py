@@ -214,13 +214,7 @@ class Successor:
     """
 
     def __init__(
-        self,
-        client: SlurmClient,
-        record: ChainRecord,
-        spec: JobSpec,
-        chain: str,
-        job_id: str,
-        position: int,
+        self, client: SlurmClient, record: ChainRecord, spec: JobSpec, chain: str, job_id: str, position: int
     ) -> None:
         self._client = client
         self._record = record
@@ -461,10 +455,7 @@ class JobWork:
             self._client.signal(step, "TERM")
 
     def _follow(
-        self,
-        command: JobCommand,
-        each_time: Callable[[], None],
-        interrupted: Callable[[JobState], None],
+        self, command: JobCommand, each_time: Callable[[], None], interrupted: Callable[[JobState], None]
     ) -> None:
         while command.status() is None:
             now = time.monotonic()

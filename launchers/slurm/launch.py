@@ -299,11 +299,7 @@ def launch_parser() -> ScriptParser:
     group.add_argument("--jobname", default="eval", help="base name of the jobs (default: %(default)s)")
     group.add_argument("--jobs", type=positive, default=1, metavar="N", help="jobs that share a combination's rows")
     group.add_argument(
-        "--max-retries",
-        type=not_negative,
-        default=3,
-        metavar="N",
-        help="failures to retry per job (default: 3)",
+        "--max-retries", type=not_negative, default=3, metavar="N", help="failures to retry per job (default: 3)"
     )
     group.add_argument(
         "--drain-before",

@@ -19,13 +19,7 @@ from rollyard.launchers.evaluation.headline import (
     metric_numbers,
 )
 from rollyard.launchers.slurm.job import JobState, SubmittedJob
-from rollyard.launchers.slurm.launch import (
-    Combination,
-    PlannedJob,
-    SlurmLaunch,
-    read_progress,
-    submitted_jobs,
-)
+from rollyard.launchers.slurm.launch import Combination, PlannedJob, SlurmLaunch, read_progress, submitted_jobs
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError, RunError
@@ -232,12 +226,7 @@ def _row(combination: Combination, pass_threshold: float | None) -> SweepRow:
         found = headline(output, pass_threshold=pass_threshold)
     except (OperatorError, RunError, OSError) as error:
         problem = str(error)
-    return SweepRow(
-        name=combination.name,
-        parameters=swept(combination),
-        headline=found,
-        problem=problem,
-    )
+    return SweepRow(name=combination.name, parameters=swept(combination), headline=found, problem=problem)
 
 
 def _markdown(table: SweepTable) -> str:

@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from rollyard.launchers.slurm.client import (
-    QueuedJob,
-    SlurmClient,
-    SlurmError,
-    SlurmTimeoutError,
-    array_base,
-)
+from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, SlurmTimeoutError, array_base
 from rollyard.launchers.slurm.job import (
     JOB_FILE,
     SCRIPT,
@@ -293,13 +287,7 @@ class ChainRecord:
         return [event for event in found if event.chain == self._chain]
 
     def append(
-        self,
-        event: ChainEventKind,
-        job_id: str,
-        restart: int = 0,
-        *,
-        at: float | None = None,
-        **fields: str | None,
+        self, event: ChainEventKind, job_id: str, restart: int = 0, *, at: float | None = None, **fields: str | None
     ) -> None:
         """Append one event and sync it. Raises RunError if it cannot be written."""
         known = {"event": event, "chain": self._chain, "job_id": job_id, "restart": restart, "time": at or time.time()}

@@ -46,10 +46,7 @@ class SweepSite:
         self.root = root
         self.cluster = cluster
         self.log = root / "log"
-        self.checkpoint = (
-            *("--dcp-ckpt-path", "step_7/policy/weights/"),
-            *("--dcp-config", "step_7/config.yaml"),
-        )
+        self.checkpoint = (*("--dcp-ckpt-path", "step_7/policy/weights/"), *("--dcp-config", "step_7/config.yaml"))
         (root / "examples/configs").mkdir(parents=True)
         text = CONFIG.format(
             default=INSTALLED / "configs/nemo_rl_eval.yaml", root=root, python=sys.executable, vllm=VLLM

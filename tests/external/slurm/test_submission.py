@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.slurm.client import SlurmClient, SlurmTimeoutError, array_base
-from rollyard.launchers.slurm.job import (
-    JobState,
-    Submission,
-    read_submission,
-    sbatch_arguments,
-    write_submission,
-)
+from rollyard.launchers.slurm.job import JobState, Submission, read_submission, sbatch_arguments, write_submission
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.records.errors import RunError
 from tests.external.slurm.cluster import Cluster

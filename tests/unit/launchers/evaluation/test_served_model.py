@@ -10,13 +10,7 @@ import pytest
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
-from rollyard.launchers.evaluation.plan import (
-    check,
-    comparable_settings,
-    fingerprint,
-    run_command,
-    update_manifest,
-)
+from rollyard.launchers.evaluation.plan import check, comparable_settings, fingerprint, run_command, update_manifest
 from rollyard.records.errors import OperatorError
 from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollyard.launchers.sagemaker.container.inputs import (
-    DownloadedModel,
-    Resolvers,
-    S3Cache,
-    rewrite,
-    with_output_dir,
-)
+from rollyard.launchers.sagemaker.container.inputs import DownloadedModel, Resolvers, S3Cache, rewrite, with_output_dir
 from rollyard.records.errors import OperatorError
 
 SOURCES: list[str | Sequence[str]] = []

@@ -64,11 +64,7 @@ def test_a_dry_run_shows_every_call_and_file_and_touches_nothing(
     request = json.loads(done.out.partition("sagemaker:CreateTrainingJob ")[2])
     assert request["RoleArn"] == "arn:aws:iam::503561457547:role/R"
     assert request["AlgorithmSpecification"]["TrainingImage"] == image
-    assert request["ResourceConfig"] == {
-        "InstanceType": "ml.p4de.24xlarge",
-        "InstanceCount": 2,
-        "VolumeSizeInGB": 100,
-    }
+    assert request["ResourceConfig"] == {"InstanceType": "ml.p4de.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 100}
     assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 432000}
     assert request["Environment"]["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     bucket = "s3://sagemaker-us-west-2-503561457547/rlvr-experiments"
@@ -143,9 +139,7 @@ def test_missing_credentials_are_one_line_and_the_policy_comes_without_them(
     assert json.loads(done.out)["Statement"][1]["Resource"] == "arn:aws:ecr:us-west-2:ACCOUNT:repository/rollyard"
 
 
-def test_a_local_run_starts_the_program_and_passes_its_status_on(
-    project: Path,
-) -> None:
+def test_a_local_run_starts_the_program_and_passes_its_status_on(project: Path) -> None:
     done = subprocess.run(
         [str(BIN / "ng_submit"), "configs/a.yaml", "--entrypoint", "train.py", "--local"],
         cwd=project,
