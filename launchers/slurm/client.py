@@ -90,8 +90,7 @@ class SlurmClient:
         self._timeout_s = timeout_s
 
     def sbatch(self, arguments: Sequence[str]) -> str:
-        printed = self._run("sbatch", "--parsable", *arguments)
-        return parse_job_id(printed)
+        return parse_job_id(self._run("sbatch", "--parsable", *arguments))
 
     def queue(self, jobs: Iterable[str] | None = None) -> list[QueuedJob]:
         """List the user's jobs, or the given ones. Jobs that SLURM no longer knows are omitted."""
@@ -121,10 +120,9 @@ class SlurmClient:
 
     def accounted(self, job_id: str) -> JobState | None:
         """Return the state in sacct's records; None if accounting is disabled or has no record of the job."""
+        options = ("--noheader", "--parsable2", "--allocations", "--format=State%40")
         try:
-            printed = self._run(
-                "sacct", "--noheader", "--parsable2", "--allocations", "--format=State%40", "--jobs", job_id
-            )
+            printed = self._run("sacct", *options, "--jobs", job_id)
         except (SlurmError, OperatorError):  # accounting is disabled on many clusters, and the command not installed
             return None
         states = [parse_state(line) for line in printed.splitlines() if line.strip()]
@@ -184,11 +182,8 @@ class SlurmClient:
             ) from None
         if done.returncode == 0:
             return done.stdout
-        lines = [
-            line.strip().removeprefix(f"{command[0]}: ").removeprefix("error: ")
-            for line in done.stderr.splitlines()
-            if line.strip()
-        ]
+        stripped = (line.strip().removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines())
+        lines = [line.removeprefix("error: ") for line in stripped if line]
         problem = plain_line("; ".join(lines))[:_MESSAGE_CHARACTERS] or f"exit status {done.returncode}"
         if done.returncode < 0 or any(text in problem.lower() for text in _AMBIGUOUS):
             raise SlurmTimeoutError(f"{command[0]}: {problem}")
@@ -207,9 +202,7 @@ def parse_job_id(printed: str) -> str:
 
     Raises SlurmTimeoutError for anything else, because the job may have been submitted.
     """
-    lines = printed.split("\n")
-    # A site's submit plug-in may print lines before it.
-    for line in reversed(lines):
+    for line in reversed(printed.split("\n")):  # a site's submit plug-in may print lines before it
         if match := _JOB_ID.fullmatch(line.strip()):
             return match[1]
     raise SlurmTimeoutError(f"sbatch printed {plain_line(printed.strip())!r}; expected the id of the submitted job")

@@ -76,8 +76,9 @@ class RayNodes:
         self._wait(stopped, each_time)
 
     def _start_node(self, node: str, address: str, cpus: int | None, options: list[str]) -> None:
-        ray = ["ray"] if self._spec.container_runtime != "none" else _host_ray()
-        command = [*ray, "start", "--block", f"--node-ip-address={address}", f"--num-gpus={self._spec.gpus_per_node}"]
+        installed = Path(sys.executable).with_name("ray")
+        ray = str(installed) if self._spec.container_runtime == "none" and installed.exists() else "ray"
+        command = [ray, "start", "--block", f"--node-ip-address={address}", f"--num-gpus={self._spec.gpus_per_node}"]
         command += ["--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"]
         command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", *options]
         if cpus is not None:
@@ -143,11 +144,6 @@ def cpus_per_node(text: str, nodes: int) -> list[int | None]:
     return counts if len(counts) == nodes else [None] * nodes
 
 
-def _host_ray() -> list[str]:
-    installed = Path(sys.executable).parent / "ray"
-    return [str(installed)] if installed.exists() else ["ray"]
-
-
 def _resolve(host: str) -> str:
     try:
         return socket.gethostbyname(host)
@@ -177,9 +173,7 @@ def in_container(spec: JobSpec, node: str, cpus: int | None, command: Sequence[s
     """Return the command line that runs `command` on this node, in the job's container if it has one."""
     if spec.container_runtime == "pyxis":
         return on_node(spec, node, cpus, command, f"--job-name={STEP_NAME}")
-    if spec.container_runtime == "apptainer":
-        return [*_apptainer(spec), *command]
-    return list(command)
+    return [*_container(spec), *command]
 
 
 def on_node(spec: JobSpec, node: str, cpus: int | None, command: Sequence[str], *options: str) -> list[str]:
@@ -192,11 +186,7 @@ def on_node(spec: JobSpec, node: str, cpus: int | None, command: Sequence[str], 
         step.append(f"--cpus-per-task={cpus}")
     if spec.gpus_per_node:
         step.append(f"--gres=gpu:{spec.gpus_per_node}")
-    if spec.container_runtime == "pyxis":
-        return [*step, *_pyxis(spec), *command]
-    if spec.container_runtime == "apptainer":
-        return [*step, *_apptainer(spec), *command]
-    return [*step, *command]
+    return [*step, *_container(spec), *command]
 
 
 def check_runtime(spec: JobSpec) -> None:
@@ -216,13 +206,11 @@ def check_runtime(spec: JobSpec) -> None:
             )
 
 
-def _pyxis(spec: JobSpec) -> list[str]:
-    options = [f"--container-image={spec.container}"]
-    if spec.mounts:
-        options.append(f"--container-mounts={','.join(spec.mounts)}")
-    return options
-
-
-def _apptainer(spec: JobSpec) -> list[str]:
+def _container(spec: JobSpec) -> list[str]:
+    if spec.container_runtime == "pyxis":
+        mounts = [f"--container-mounts={','.join(spec.mounts)}"] if spec.mounts else []
+        return [f"--container-image={spec.container}", *mounts]
+    if spec.container_runtime == "none":
+        return []
     binds = [part for mount in spec.mounts for part in ("--bind", mount)]
     return ["apptainer", "exec", *(["--nv"] if spec.gpus_per_node else []), *binds, str(spec.container)]

@@ -114,7 +114,7 @@ class Cluster:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run(command, env=self.environment, timeout=deadline_s(), check=False, **streams)
         assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return str(done.stdout)
 
     def final_states(self, job_id: str) -> list[str]:
         """The states in which runs of a job ended, from the job completion file, which is never purged."""

@@ -224,9 +224,13 @@ def held(request: ConversionRequest, error: Exception | None = None) -> Iterator
     """Another conversion holds the lock. It succeeds, or fails with `error`, once the event is set."""
     started, proceed = threading.Event(), threading.Event()
 
+    def wait(_: Path) -> None:
+        started.set()
+        proceed.wait()
+
     def target() -> None:
         try:
-            run(request, CopyingConverter(during=lambda folder: (started.set(), proceed.wait()), error=error))
+            run(request, CopyingConverter(during=wait, error=error))
         except RunError:
             assert error
 

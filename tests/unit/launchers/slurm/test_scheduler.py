@@ -161,7 +161,7 @@ class SimulatedSlurm:
         job.state = JobState.RUNNING
         me = RunningJob(key, job.restarts, job.position, "n1")
         runner = JobRunner(self.folder, ChainJob(chain=CHAIN, spec=self.spec), me, {}, None)  # type: ignore[arg-type]
-        runner._client = runner._successor._client = self  # type: ignore[assignment]
+        runner._client = runner._successor.client = self  # type: ignore[assignment]
         try:
             status = runner.run()
             job.state = JobState.FAILED if status else JobState.COMPLETED
@@ -192,8 +192,8 @@ def test_a_chain_ends_with_one_job_at_a_time_and_all_counts_right(
     slurm = SimulatedSlurm(tmp_path, seed, faults=(0.0, 0.2, 0.5)[seed % 3])
 
     class Work:
-        def __init__(self, folder: Path, spec: JobSpec, job_id: str, *rest: Any) -> None:
-            self.run: Callable[..., WorkEnd] = lambda each_time, *rest: (each_time(), slurm.work(job_id))[1]
+        def __init__(self, folder: Path, spec: JobSpec, me: RunningJob, *rest: Any) -> None:
+            self.run: Callable[..., WorkEnd] = lambda each_time, *rest: (each_time(), slurm.work(me.job_id))[1]
 
     append = ChainRecord.append
 
