@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, Standing
 from rollyard.launchers.slurm.job import (
+    JOB_FILE,
     ChainJob,
     JobSpec,
     JobState,
-    chain_comment,
     comment,
     log_file,
-    read_job,
+    read_record,
     seconds_of,
 )
 from rollyard.launchers.slurm.nodes import (
@@ -47,7 +47,6 @@ from rollyard.launchers.slurm.scheduler import (
     ChainEventKind,
     ChainRecord,
     JobAttempt,
-    Marker,
     attempts_of,
     end_by_rule,
     end_of,
@@ -122,15 +121,13 @@ class JobRunner:
 
     def _over(self) -> int | None:
         """Return the exit status if the chain has ended already."""
-        marker = read_marker(self._folder / DONE)
-        if marker is not None and marker.chain == self._job.chain:
+        if marker := read_marker(self._folder / DONE, self._job.chain):
             print_line(f"the work was completed by job {marker.job_id}")
             return 0
         if end := end_of(self._record.events()):
             print_line(f"the chain has ended: {end.state}, {end.reason}")
             return EXIT_ENDED
-        cancelled = read_marker(self._folder / CANCELLED)
-        if cancelled is not None and cancelled.chain == self._job.chain:
+        if read_marker(self._folder / CANCELLED, self._job.chain):
             self._close(ChainEnd(JobState.CANCELLED, "the chain was cancelled"))
             return EXIT_ENDED
         return None
@@ -141,7 +138,7 @@ class JobRunner:
         except SlurmError as error:
             print_line(f"the jobs of this chain could not be listed: {error}")
             return []
-        return [job for job in jobs if job.comment.startswith(chain_comment(self._job.chain))]
+        return [job for job in jobs if job.comment.startswith(comment(self._job.chain))]
 
     def _is_duplicate(self, listed: list[QueuedJob]) -> bool:
         """Return whether this job was submitted twice because an answer of sbatch was lost. The first one continues."""
@@ -167,7 +164,7 @@ class JobRunner:
         return end.exit_status
 
     def _mark_done(self) -> None:
-        write_marker(self._folder / DONE, Marker(chain=self._job.chain, job_id=self._me.job_id, time=time.time()))
+        write_marker(self._folder / DONE, self._job.chain, self._me.job_id)
 
     def _ended(self, end: WorkEnd) -> None:
         known = {(one.job_id, one.restart): one for one in attempts_of(self._record.events())}
@@ -325,12 +322,12 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     me = RunningJob(environment["SLURM_JOB_ID"], int(restart), int(arguments[1]), socket.gethostname())
     me = me._replace(node=environment.get("SLURMD_NODENAME", me.node))
     try:
-        job = read_job(folder)
+        job = read_record(folder / JOB_FILE, ChainJob)
         if job.chain != arguments[2]:
             print_line("the folder has been submitted again since; this job of the earlier chain ends")
             return EXIT_ENDED
         return JobRunner(folder, job, me, environment, signals).run()
-    except RollyardError as error:
+    except (RollyardError, FileNotFoundError) as error:
         print_line(f"FAILED: {error}")
         return EXIT_ENDED
 

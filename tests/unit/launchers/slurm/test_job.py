@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from rollyard.launchers.slurm.job import JobSpec, check_spec, read_job, sbatch_arguments, script, write_job
+from rollyard.launchers.slurm.job import (
+    ChainJob,
+    JobSpec,
+    check_spec,
+    read_record,
+    sbatch_arguments,
+    script,
+    write_job,
+)
 from rollyard.launchers.slurm.nodes import check_container, in_container, on_node
 from rollyard.records.errors import OperatorError
 
@@ -39,7 +47,7 @@ def test_the_command_with_its_secrets_is_readable_by_its_owner_only(tmp_path: Pa
     job = spec(tmp_path / "job", environment={"KEY": "x,y\nz"})
     write_job(job, "c")
     assert stat.S_IMODE((tmp_path / "job/job.json").stat().st_mode) == 0o600
-    assert read_job(job.folder).spec == job
+    assert read_record(job.folder / "job.json", ChainJob).spec == job
     assert (job.folder / "logs").is_dir()
 
 

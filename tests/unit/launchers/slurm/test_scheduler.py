@@ -214,7 +214,7 @@ def test_a_chain_ends_with_one_job_at_a_time_and_all_counts_right(
     assert sum(attempt.state.counts for attempt in attempts) <= slurm.spec.max_retries + 1
     for attempt in attempts[:-1]:
         assert attempt.ended is not None and attempt.state not in (JobState.COMPLETED, JobState.CANCELLED)
-    closed, done = end_of(events), read_marker(tmp_path / DONE)
+    closed, done = end_of(events), read_marker(tmp_path / DONE, CHAIN)
     completed = closed is not None and closed.state == JobState.COMPLETED
     assert (done is not None) >= completed
     if not slurm.faults:
