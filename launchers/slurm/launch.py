@@ -23,7 +23,7 @@ from typing import Any
 
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read_record, read_submission, seconds_of
-from rollyard.launchers.slurm.sweep import Setting, read_overrides
+from rollyard.launchers.slurm.sweep import Setting, read_override
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import InUse, LocksUnsupported, open_locked
@@ -319,7 +319,9 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tupl
         "mounts": tuple(filter(None, given.mounts.split(","))),
         "log_root": launch_root(environ),
     }
-    return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), read_overrides(given.overrides)
+    return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), [
+        *map(read_override, given.overrides)
+    ]
 
 
 def launch_root(environ: Mapping[str, str]) -> Path:

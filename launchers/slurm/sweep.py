@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,44 +49,36 @@ def read_sweep(path: Path) -> Sweep:
 
     Raises OperatorError if the file is missing, empty, or not such a mapping.
     """
+    origin = f"sweep file {str(path)!r}"
     try:
         tree = load_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise OperatorError(f"sweep file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise OperatorError(f"{origin} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise OperatorError(f"sweep file {str(path)!r} is not YAML: {_explain_yaml_error(error)}") from error
-    if tree is None:
-        raise OperatorError(f"sweep file {str(path)!r} is empty; expected keys with lists of values")
+        raise OperatorError(f"{origin} is not YAML: {_explain_yaml_error(error)}") from error
     if not isinstance(tree, dict):
-        raise OperatorError(f"sweep file {str(path)!r} contains {json_kind(tree)}; expected keys with lists of values")
+        found = "is empty" if tree is None else f"contains {json_kind(tree)}"
+        raise OperatorError(f"{origin} {found}; expected keys with lists of values")
     config_path = tree.pop(CONFIG_PATH, None)
     if config_path is not None and not isinstance(config_path, str):
-        raise OperatorError(f"sweep file {str(path)!r}: config_path is {config_path!r}; expected the path of a config")
-    axes = [_axis(key, value, f"sweep file {str(path)!r}") for key, value in tree.items()]
+        raise OperatorError(f"{origin}: config_path is {config_path!r}; expected the path of a config")
+    axes = [_axis(key, value, origin) for key, value in tree.items()]
     if not axes and config_path is None:
-        raise OperatorError(f"sweep file {str(path)!r} has no keys; expected keys with lists of values")
-    _check_keys([axis[0].key for axis in axes], str(path))
-    count = 1
-    for axis in axes:
-        count *= len(axis)
-    if count > MAX_COMBINATIONS:
-        raise OperatorError(f"sweep file {str(path)!r} has {count} combinations; expected at most {MAX_COMBINATIONS}")
+        raise OperatorError(f"{origin} has no keys; expected keys with lists of values")
+    for first, second in itertools.permutations([axis[0].key for axis in axes], 2):
+        if second.startswith(f"{first}."):
+            raise OperatorError(f"{origin} sets {first} and {second}, a part of it; keep one")
+    if (count := math.prod(map(len, axes))) > MAX_COMBINATIONS:
+        raise OperatorError(f"{origin} has {count} combinations; expected at most {MAX_COMBINATIONS}")
     return Sweep(config_path, tuple(itertools.product(*axes)))
 
 
 def _axis(key: Any, value: Any, origin: str) -> list[Setting]:
     if not isinstance(key, str):
         raise OperatorError(f"{origin}: {key!r} is not a key; expected a name such as generation.temperature")
-    values = value if isinstance(value, list) else [value]
-    if not values:
+    if value == []:
         raise OperatorError(f"{origin}: {key} has an empty list; expected at least one value, or remove the key")
-    return [setting(key, one, origin) for one in values]
-
-
-def _check_keys(keys: list[str], path: str) -> None:
-    for first, second in itertools.permutations(keys, 2):
-        if second.startswith(f"{first}."):
-            raise OperatorError(f"sweep file {path!r} sets {first} and {second}, a part of it; keep one")
+    return [setting(key, one, origin) for one in (value if isinstance(value, list) else [value])]
 
 
 _KEY = re.compile(r"[A-Za-z_][\w\-]*(?:\.[\w\-]+)*", re.ASCII)
@@ -108,12 +100,8 @@ def setting(key: str, value: Any, origin: str) -> Setting:
     return Setting(name, value, adds=key != name)
 
 
-def read_overrides(words: Sequence[str]) -> list[Setting]:
-    """Parse `key=value` words. Raises OperatorError for anything else."""
-    return [_read(word) for word in words]
-
-
-def _read(word: str) -> Setting:
+def read_override(word: str) -> Setting:
+    """Parse a word `key=value`. Raises OperatorError for anything else."""
     key, equals, text = word.partition("=")
     if not equals:
         raise OperatorError(

@@ -10,14 +10,15 @@ import pytest
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.headline import Headline
+from rollyard.launchers.evaluation.plan import write_identity
 from rollyard.launchers.evaluation.watch import (
+    IDENTITY,
     CheckpointTable,
     EvaluatedCheckpoint,
     EvalWatch,
     check_watch_identity,
     identity_of_watch,
     open_source,
-    write_watch_identity,
 )
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.types import Json
@@ -144,12 +145,12 @@ def identity(address: str = "/checkpoints", **keys: object) -> Json:
     ],
 )
 def test_a_watch_of_other_checkpoints_or_parameters_is_refused(tmp_path: Path, changed: Json, message: str) -> None:
-    write_watch_identity(tmp_path, identity())
+    write_identity(tmp_path / IDENTITY, identity())
     with pytest.raises(OperatorError, match=message):
         check_watch_identity(tmp_path, changed)
 
 
 def test_how_fast_a_watch_evaluates_may_change(tmp_path: Path) -> None:
     check_watch_identity(tmp_path, identity())
-    write_watch_identity(tmp_path, identity())
+    write_identity(tmp_path / IDENTITY, identity())
     check_watch_identity(tmp_path, identity(num_samples_in_parallel=4, max_attempts=3, vllm={"port": 8000}))
