@@ -64,30 +64,9 @@ class EvalFolder:
     def logs(self) -> Path:
         return self.own / "logs"
 
-    @property
-    def vllm_log(self) -> Path:
-        return self.logs / "vllm_server.log"
-
-    @property
-    def servers_log(self) -> Path:
-        return self.logs / "nemo_gym_servers.log"
-
-    @property
-    def collection_log(self) -> Path:
-        return self.logs / "rollout_collection.log"
-
-    @property
-    def report_log(self) -> Path:
-        return self.logs / "reward_analysis.log"
-
-    @property
-    def ray_log(self) -> Path:
-        return self.logs / "ray_head.log"
-
-    @property
-    def own_log(self) -> Path:
-        """Output of `ng_eval --detach`."""
-        return self.logs / "ng_eval.log"
+    def log(self, name: str) -> Path:
+        """Return the log `vllm_server`, `nemo_gym_servers`, `rollout_collection`, `reward_analysis` or `ray_head`."""
+        return self.logs / f"{name}.log"
 
     @property
     def lock(self) -> Path:
@@ -199,27 +178,22 @@ def locked(folder: EvalFolder) -> Iterator[EvalState | None]:
     folder.own.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        in_use = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _LOCKED:
-                raise _in_use(folder) from error
-            # A file system without locks: the process in the state file decides.
+            in_use = error.errno in _LOCKED
         before = read_state(folder.state)
-        if before is not None and before.pid != os.getpid() and is_alive(before):
-            raise _in_use(folder)
+        # On a file system without locks, the process in the state file decides.
+        if in_use or (before is not None and before.pid != os.getpid() and is_alive(before)):
+            who = f" (id {before.id}, process {before.pid} on {before.host})" if before is not None else ""
+            raise RunError(
+                f"another ng_eval is running in {folder.own}{who}: `ng_eval status {folder.own}` shows it; wait for "
+                f"it, end it with `ng_eval stop {folder.own}`, or choose another output_dir"
+            )
         yield before
     finally:
         os.close(descriptor)
-
-
-def _in_use(folder: EvalFolder) -> RunError:
-    state = read_state(folder.state)
-    who = f" (id {state.id}, process {state.pid} on {state.host})" if state is not None else ""
-    return RunError(
-        f"another ng_eval is running in {folder.own}{who}: `ng_eval status {folder.own}` shows it; wait for it, end "
-        f"it with `ng_eval stop {folder.own}`, or choose another output_dir"
-    )
 
 
 class EvalObserver(Protocol):
@@ -345,22 +319,17 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
     """
     if name is not None and (found := _in_folder(here / name)) is not None:
         return found
-    if name is None and (found := _around(here)) is not None:
-        return found
-    for base in (here, *here.parents):
+    above = (here, *here.parents)
+    if name is None and (around := next(filter(None, map(_in_folder, above)), None)) is not None:
+        return around
+    for base in above:
         records = [record for record in _records(base) if name is None or record.id == name]
-        found_here = [
-            FoundEval(EvalFolder(Path(record.folder), Shard.parse(record.shard)), record.id) for record in records
-        ]
-        if found_here:
-            return next((one for one in found_here if one.is_current() and one.is_running()), found_here[0])
+        known = [FoundEval(EvalFolder(Path(one.folder), Shard.parse(one.shard)), one.id) for one in records]
+        if known:
+            return next((one for one in known if one.is_current() and one.is_running()), known[0])
     if name is None:
         raise OperatorError(f"no evaluation was started from {here} or a folder above it; pass its id or its folder")
     raise OperatorError(f"no evaluation {name!r} was started from {here} or a folder above it, and it is not a folder")
-
-
-def _around(here: Path) -> FoundEval | None:
-    return next((found for base in (here, *here.parents) if (found := _in_folder(base)) is not None), None)
 
 
 def _in_folder(path: Path) -> FoundEval | None:
@@ -500,7 +469,7 @@ def _work(work: Callable[[Started], int], writer: int, folder: Path) -> int:
 
     def started(state: EvalState) -> None:
         nonlocal answered
-        log = Path(state.folder) / "logs" / "ng_eval.log"
+        log = Path(state.folder) / "logs" / "ng_eval.log"  # the output of `ng_eval --detach`
         log.parent.mkdir(parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
@@ -511,15 +480,12 @@ def _work(work: Callable[[Started], int], writer: int, folder: Path) -> int:
 
     try:
         status = work(started)
-    except RollyardError as error:
-        if not answered:
-            _send(writer, {"error": str(error), "refused": isinstance(error, OperatorError)})
-        print(f"ng_eval: {error}", file=sys.stderr)
-        status = EXIT_FAILED
     except BaseException as error:
+        expected = isinstance(error, RollyardError)
+        problem = str(error) if expected else f"internal error: {type(error).__name__}: {error}"
         if not answered:
-            _send(writer, {"error": f"internal error: {type(error).__name__}: {error}", "refused": False})
-        print(f"ng_eval: internal error: {type(error).__name__}: {error}", file=sys.stderr)
+            _send(writer, {"error": problem, "refused": isinstance(error, OperatorError)})
+        print(f"ng_eval: {problem}", file=sys.stderr)
         status = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()

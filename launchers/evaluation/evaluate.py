@@ -282,11 +282,12 @@ class _Attempt:
             return HeadFile(run_id="", url=f"http://{plan.config.head}", pid=0)
         ray = plan.config.ray_head_node_address
         if plan.ray_command:
-            self._starting("ray", "Ray", plan.folder.ray_log)
+            self._starting("ray", "Ray", plan.folder.log("ray_head"))
             ray = await stages.until_done(start_ray(plan, self.environ, stages))
         if plan.served:
-            self.tracker.print_line(f"  {'vLLM':<10} starts with the servers, log: {plan.folder.vllm_log}")
-        self._starting("servers", "servers", plan.folder.servers_log)
+            log = plan.folder.log("vllm_server")
+            self.tracker.print_line(f"  {'vLLM':<10} starts with the servers, log: {log}")
+        self._starting("servers", "servers", plan.folder.log("nemo_gym_servers"))
         started = time.monotonic()
         try:
             starting = _start_servers(plan, self.environ, stages, ray, self.tracker.print_line)
@@ -300,7 +301,8 @@ class _Attempt:
         self.tracker.update(address=head.url)
         took = duration(time.monotonic() - started)
         self.tracker.print_line(f"  {'servers':<10} ready at {head.url} after {took}")
-        self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {plan.folder.collection_log}")
+        log = plan.folder.log("rollout_collection")
+        self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {log}")
         return head
 
     def _starting(self, stage: str, name: str, log: object) -> None:
@@ -319,7 +321,7 @@ async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningS
     process = await ServerProgram.start(
         "Ray",
         command,
-        plan.folder.ray_log,
+        plan.folder.log("ray_head"),
         {**environ, "RAY_TMPDIR": folder},
         plan.here,
         " ".join(command),
@@ -360,7 +362,7 @@ async def _start_servers(
         shown = len(lines)
 
     process = await ServerProgram.start(
-        "ng_run", command, plan.folder.servers_log, variables, plan.here, title(command)
+        "ng_run", command, plan.folder.log("nemo_gym_servers"), variables, plan.here, title(command)
     )
     stages.add(process)
     return await until_ready(process, plan.here, show_new if plan.served else lambda printed: None)
@@ -421,8 +423,9 @@ class _Collection:
         """Run the collector to its end. It is drained if the user pauses or ends the evaluation."""
         plan = self.plan
         command = collect_command(plan, self.head.url.removeprefix("http://"))
+        log = plan.folder.log("rollout_collection")
         process = await ServerProgram.start(
-            "ng_collect_rollouts", command, plan.folder.collection_log, self.environ, plan.here, title(command)
+            "ng_collect_rollouts", command, log, self.environ, plan.here, title(command)
         )
         deadline: float | None = None
         try:
@@ -472,7 +475,7 @@ class _Collection:
 async def write_report(plan: EvalPlan, environ: Mapping[str, str]) -> str:
     command = report_command(plan)
     process = await ServerProgram.start(
-        "ng_reward_profile", command, plan.folder.report_log, environ, plan.here, title(command)
+        "ng_reward_profile", command, plan.folder.log("reward_analysis"), environ, plan.here, title(command)
     )
     try:
         if await process.ended != EXIT_DONE:

@@ -220,7 +220,7 @@ def _check_engine(
     vllm = find_vllm(config.vllm, environ)
     check_served(config, here)
     served = local_vllm_model(
-        config, source, here, command=vllm, log=folder.vllm_log.absolute(), ray=config.ray_head_node_address
+        config, source, here, command=vllm, log=folder.log("vllm_server").absolute(), ray=config.ray_head_node_address
     )
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):

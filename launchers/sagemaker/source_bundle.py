@@ -44,7 +44,13 @@ class SourceBundle:
                     entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115 - the text of the link
                     archive.addfile(entry)
                     continue
-                with _opened(path, name) as file:
+                try:
+                    opened = path.open("rb")
+                except FileNotFoundError as error:
+                    raise OperatorError(
+                        f"{name} was deleted while the source bundle was being written; repeat the command"
+                    ) from error
+                with opened as file:
                     status = os.fstat(file.fileno())
                     entry.size = status.st_size
                     entry.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
@@ -64,9 +70,15 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
     extra = [os.path.normpath(name) for name in (*include, *configs)]
     names = sorted({*_project_files(project), *extra})
     allowed = {os.path.normpath(name) for name in include}
-    names = [name for name in names if _is_packable(project / name)]
+    # Sockets and pipes, which programs create while they run, are left out.
+    names = [name for name in names if (project / name).is_symlink() or (project / name).is_file()]
     _check_links(project, names)
-    _check_secrets(project, names, allowed)
+    found = [f"{name} ({why})" for name in names if name not in allowed and (why := secret_in(project, name))]
+    if found:
+        raise OperatorError(
+            f"these files look like secrets and would be uploaded: {_listed(found)}. Add them to .gitignore, or pass "
+            f"--include PATH for each file that the job needs"
+        )
     sizes = {name: (project / name).lstat().st_size for name in names}
     if (size := sum(sizes.values())) > max_bytes:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
@@ -76,11 +88,6 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
             f"largest are {shown}. Add data to .gitignore and put it into S3, or raise max_source_mb"
         )
     return SourceBundle(project, tuple(names), size)
-
-
-def _is_packable(path: Path) -> bool:
-    """Leave out sockets and pipes, which programs create while they run."""
-    return path.is_symlink() or path.is_file()
 
 
 def _check_links(project: Path, names: Sequence[str]) -> None:
@@ -99,15 +106,6 @@ def _check_links(project: Path, names: Sequence[str]) -> None:
         )
 
 
-def _check_secrets(project: Path, names: Sequence[str], allowed: set[str]) -> None:
-    found = [f"{name} ({why})" for name in names if name not in allowed and (why := secret_in(project, name))]
-    if found:
-        raise OperatorError(
-            f"these files look like secrets and would be uploaded: {_listed(found)}. Add them to .gitignore, or pass "
-            f"--include PATH for each file that the job needs"
-        )
-
-
 def _with_target(project: Path, name: str) -> str:
     path = project / name
     return f"{name} -> {os.readlink(path) if path.is_symlink() else path.resolve()}"  # noqa: PTH115 - the text of the link
@@ -123,16 +121,6 @@ def _is_inside(project: Path, path: Path) -> bool:
 def _listed(items: Sequence[str]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(items[:_SHOWN]) + more
-
-
-def _opened(path: Path, name: str) -> BinaryIO:
-    try:
-        file = path.open("rb")
-    except FileNotFoundError as error:
-        raise OperatorError(
-            f"{name} was deleted while the source bundle was being written; repeat the command"
-        ) from error
-    return file
 
 
 def unpack(archive: BinaryIO, folder: Path) -> None:

@@ -54,39 +54,37 @@ class SubmissionPlan:
         return "eval_output" if self.is_evaluation else "output"
 
 
+@dataclass(frozen=True)
 class SageMakerSubmission:
-    def __init__(
-        self, settings: SageMakerSettings, target: SageMakerTarget, log: JobLog, print_line: Callable[[str], None]
-    ) -> None:
-        self._settings = settings
-        self._target = target
-        self._log = log
-        self._print = print_line
+    settings: SageMakerSettings
+    target: SageMakerTarget
+    log: JobLog
+    print_line: Callable[[str], None]
 
     def build(self, tag: str, bundle: SourceBundle) -> None:
         """Build the image. Raises OperatorError without docker, RunError if the build fails."""
         docker = self._docker("--build")
-        base = self._settings.base_image
+        base = self.settings.base_image
         if base and (registry := registry_of(base)):
             host, region = registry
-            ecr = self._settings.access.model_copy(update={"region": region}).client("ecr", FEATURE)
-            self._image(tag).sign_in(docker, host, ecr)
-        local = f"{self._target.repository}:{tag}"
-        docker.run(build_command(bundle.project, self._settings.dockerfile, local, base))
+            ecr = self.settings.access.model_copy(update={"region": region}).client("ecr", FEATURE)
+            EcrImage(ecr, self.target.repository, tag).sign_in(docker, host)
+        local = f"{self.target.repository}:{tag}"
+        docker.run(build_command(bundle.project, self.settings.dockerfile, local, base))
 
     def push(self, tag: str) -> None:
         """Create the repository if needed, and push the image."""
         docker, image = self._docker("--push"), self._image(tag)
         if image.create_repository():
-            self._print(f"created the ECR repository {self._target.repository}")
-        image.sign_in(docker, self._target.registry)
-        docker.run(["docker", "tag", f"{self._target.repository}:{tag}", self._target.image(tag)])
-        docker.run(["docker", "push", self._target.image(tag)])
+            self.print_line(f"created the ECR repository {self.target.repository}")
+        image.sign_in(docker, self.target.registry)
+        docker.run(["docker", "tag", f"{self.target.repository}:{tag}", self.target.image(tag)])
+        docker.run(["docker", "push", self.target.image(tag)])
 
     def submit(self, plan: SubmissionPlan) -> str:
         """Create the job and return its name. Raises OperatorError or RunError, and then leaves nothing behind."""
-        s3_client = self._settings.access.client("s3", FEATURE)
-        jobs = TrainingJobs(self._settings.access.client("sagemaker", FEATURE))
+        s3_client = self.settings.access.client("s3", FEATURE)
+        jobs = TrainingJobs(self.settings.access.client("sagemaker", FEATURE))
         self._check_bucket(s3_client)
         self._image(plan.image_tag).check()
         with tempfile.TemporaryFile() as archive:  # unnamed: it disappears even if this process is killed
@@ -100,12 +98,12 @@ class SageMakerSubmission:
                 except NameTaken as error:
                     taken = error
                     continue
-                self._print(f"uploaded {len(plan.bundle.files)} files ({size / 1e6:.1f} MB compressed)")
+                self.print_line(f"uploaded {len(plan.bundle.files)} files ({size / 1e6:.1f} MB compressed)")
                 return name
         raise taken or RunError("no job name is available")
 
     def request(self, plan: SubmissionPlan, name: str) -> JobRequest:
-        target, settings = self._target, self._settings
+        target, settings = self.target, self.settings
         environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "AWS_DEFAULT_REGION": target.region}
         if plan.is_evaluation or plan.parameters.eval_config:
             environment["HF_ALLOW_CODE_EVAL"] = "1"
@@ -131,13 +129,13 @@ class SageMakerSubmission:
         )
 
     def bundle_key(self, name: str) -> str:
-        return f"{self._target.prefix}/source/{name}/{BUNDLE}"
+        return f"{self.target.prefix}/source/{name}/{BUNDLE}"
 
     def _create(self, plan: SubmissionPlan, name: str, s3_client: Any, jobs: TrainingJobs) -> None:
         """Log and create the job. The line comes first: without it, the job's experiment would be unknown."""
         request = self.request(plan, name)
         try:
-            self._log.add(name, plan.parameters.config or "", plan.description, plan.submitted)
+            self.log.add(name, plan.parameters.config or "", plan.description, plan.submitted)
         except BaseException:
             self._delete_bundle(s3_client, name)
             raise
@@ -149,10 +147,10 @@ class SageMakerSubmission:
             if created and isinstance(error, RollyardError):
                 return
             if created is False:
-                self._log.remove(name)
+                self.log.remove(name)
                 self._delete_bundle(s3_client, name)
             else:
-                self._print(f"{name} may have been created and stays in the job log; see: ng_submit status {name}")
+                self.print_line(f"{name} may have been created and stays in the job log; see: ng_submit status {name}")
             raise
 
     def _was_created(self, jobs: TrainingJobs, request: JobRequest, error: BaseException) -> bool | None:
@@ -168,7 +166,7 @@ class SageMakerSubmission:
 
     def _delete_bundle(self, s3_client: Any, name: str) -> None:
         with suppress(RollyardError), aws_errors("the source bundle cannot be deleted"):
-            s3_client.delete_object(Bucket=self._target.bucket, Key=self.bundle_key(name))
+            s3_client.delete_object(Bucket=self.target.bucket, Key=self.bundle_key(name))
 
     def _upload(self, s3_client: Any, name: str, archive: Any, jobs: TrainingJobs) -> None:
         """Upload the bundle under the job's name, which also reserves the name: S3 accepts only the first one."""
@@ -177,18 +175,18 @@ class SageMakerSubmission:
         key = self.bundle_key(name)
         archive.seek(0)
         try:
-            with aws_errors(f"s3://{self._target.bucket}/{key} cannot be uploaded"):
-                s3_client.put_object(Bucket=self._target.bucket, Key=key, Body=archive, IfNoneMatch="*")
+            with aws_errors(f"s3://{self.target.bucket}/{key} cannot be uploaded"):
+                s3_client.put_object(Bucket=self.target.bucket, Key=key, Body=archive, IfNoneMatch="*")
         except AwsError as error:
             if error.code in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
                 raise NameTaken(
-                    f"another submission uses the name {name} (s3://{self._target.bucket}/{key} exists); pass another "
+                    f"another submission uses the name {name} (s3://{self.target.bucket}/{key} exists); pass another "
                     "--job-name"
                 ) from error
             raise
 
     def _check_bucket(self, s3_client: Any) -> None:
-        bucket, region = self._target.bucket, self._target.region
+        bucket, region = self.target.bucket, self.target.region
         try:
             with aws_errors(f"bucket {bucket} cannot be used"):
                 headers = s3_client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
@@ -205,10 +203,10 @@ class SageMakerSubmission:
             )
 
     def _image(self, tag: str) -> EcrImage:
-        return EcrImage(self._settings.access.client("ecr", FEATURE), self._target.repository, tag)
+        return EcrImage(self.settings.access.client("ecr", FEATURE), self.target.repository, tag)
 
     def _docker(self, option: str) -> Docker:
-        docker = Docker(self._print)
+        docker = Docker(self.print_line)
         docker.require(option)
         return docker
 

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -119,8 +120,9 @@ class RunUploader:
         self._seen[name] = state
         if self._uploaded.get(name) == state:
             return
-        # Once the program has ended, no file can change.
-        if not (_has_marker(folder) or (_seems_complete(folder) and (stable or last))):
+        # Other files may follow the weights. Once the program has ended, no file can change.
+        complete = (stable or last) and ((folder / _DCP_INDEX).is_file() or not find_missing_part(folder))
+        if not complete and not any((folder / name).is_file() for name in MARKERS):
             return
         base = f"{self._prefix}/{name}"
         marker = f"{base}/{MARKER}"
@@ -136,7 +138,8 @@ class RunUploader:
             return
         if marked:
             self._uploader.delete(marker)
-        for file in _upload_order(changed):
+        # Readers that do not know our marker require config.json: it comes last.
+        for file in sorted(changed, key=lambda name: (name == "config.json", name)):
             self._uploader.upload(folder / file, f"{base}/{file}")
         if _files_of(folder) != state:
             self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
@@ -181,29 +184,15 @@ def _files_of(folder: Path) -> State:
     return tuple(found)
 
 
-def _has_marker(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in MARKERS)
-
-
-def _seems_complete(folder: Path) -> bool:
-    """Return whether the weights are complete. Other files may follow; the caller waits until none changes."""
-    return (folder / _DCP_INDEX).is_file() or not find_missing_part(folder)
-
-
 def _checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders, oldest step first; links such as `latest` and temporary names are left out."""
     try:
         found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     except FileNotFoundError:
         return []
-    found = [path for path in found if not unfinished(path.name)]
-    return sorted(found, key=_order)
-
-
-def _order(path: Path) -> tuple[bool, int, str]:
-    """By step; a name without a step, such as `final`, is the last one."""
-    step = step_of(path.name)
-    return step is None, step or 0, path.name
+    steps = {path: step_of(path.name) for path in found if not unfinished(path.name)}
+    # A name without a step, such as `final`, is the last one.
+    return sorted(steps, key=lambda path: (steps[path] is None, steps[path] or 0, path.name))
 
 
 def name_in_s3(folder: str, run: str) -> str:
@@ -216,14 +205,6 @@ def name_in_s3(folder: str, run: str) -> str:
     return folder if step is None else f"{run}_step{step}"
 
 
-def _upload_order(names: list[str]) -> list[str]:
-    """Sort files so that no reader takes an unfinished upload for a checkpoint: `config.json` comes last.
-
-    Readers that do not know our marker require this file.
-    """
-    return sorted(names, key=lambda name: (name == "config.json", name))
-
-
 PART_BYTES = 64 * 1024 * 1024
 """Smaller files are uploaded by one request."""
 MAX_PARTS = 9_000
@@ -231,11 +212,11 @@ MAX_PARTS = 9_000
 _CONCURRENT_PARTS = 4
 
 
+@dataclass(frozen=True)
 class S3Uploader:
-    def __init__(self, client: Any, bucket: str, part_bytes: int = PART_BYTES) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._part_bytes = part_bytes
+    client: Any
+    bucket: str
+    part_bytes: int = PART_BYTES
 
     def upload(self, file: Path, key: str, length: int | None = None) -> None:
         """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete.
@@ -244,26 +225,26 @@ class S3Uploader:
         """
         with file.open("rb") as opened:
             size = file.stat().st_size if length is None else length
-            with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
-                if size <= self._part_bytes:
-                    self._client.put_object(Bucket=self._bucket, Key=key, Body=opened.read(size))
+            with aws_errors(f"s3://{self.bucket}/{key} cannot be uploaded"):
+                if size <= self.part_bytes:
+                    self.client.put_object(Bucket=self.bucket, Key=key, Body=opened.read(size))
                 else:
                     transfer = load("boto3.s3.transfer", "aws", "a SageMaker job")
                     parts = transfer.TransferConfig(
-                        multipart_threshold=self._part_bytes,
+                        multipart_threshold=self.part_bytes,
                         multipart_chunksize=self._part_size(size),
                         max_concurrency=_CONCURRENT_PARTS,
                     )
                     source = opened if length is None else _Beginning(opened, length)
-                    self._client.upload_fileobj(source, self._bucket, key, Config=parts)
+                    self.client.upload_fileobj(source, self.bucket, key, Config=parts)
 
     def put(self, data: bytes, key: str) -> None:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be uploaded"):
+            self.client.put_object(Bucket=self.bucket, Key=key, Body=data)
 
     def delete(self, key: str) -> None:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be deleted"):
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be deleted"):
+            self.client.delete_object(Bucket=self.bucket, Key=key)
 
     def has(self, file: Path, key: str) -> bool:
         """Return whether the object has exactly the file's content, by S3's checksum."""
@@ -271,7 +252,7 @@ class S3Uploader:
         if head is None or head["ContentLength"] != (size := file.stat().st_size):
             return False
         with file.open("rb") as opened:
-            if size <= self._part_bytes:
+            if size <= self.part_bytes:
                 etag = hashlib.file_digest(opened, "md5").hexdigest()
             else:
                 sums = [hashlib.md5(part).digest() for part in _parts(opened, size, self._part_size(size))]
@@ -281,8 +262,8 @@ class S3Uploader:
     def head(self, key: str) -> dict[str, Any] | None:
         """Return the properties of an object; None if it does not exist."""
         try:
-            with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
-                found: dict[str, Any] = self._client.head_object(Bucket=self._bucket, Key=key)
+            with aws_errors(f"s3://{self.bucket}/{key} cannot be read"):
+                found: dict[str, Any] = self.client.head_object(Bucket=self.bucket, Key=key)
         except AwsError as error:
             if error.status == 404:
                 return None
@@ -290,12 +271,12 @@ class S3Uploader:
         return found
 
     def read(self, key: str) -> bytes:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
-            data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be read"):
+            data: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return data
 
     def _part_size(self, size: int) -> int:
-        return max(self._part_bytes, -(-size // MAX_PARTS))
+        return max(self.part_bytes, -(-size // MAX_PARTS))
 
 
 def _parts(opened: BinaryIO, size: int, part_size: int) -> Iterator[bytes]:
