@@ -42,7 +42,6 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
 

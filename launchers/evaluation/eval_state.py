@@ -75,7 +75,6 @@ class EvalFolder:
 
     @property
     def request(self) -> Path:
-        """What `ng_eval pause|resume|stop` asks of the running evaluation, which removes the file."""
         return self.own / ".ng_eval_request"
 
     @property
@@ -103,8 +102,6 @@ FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "
 
 
 class EvalState(Record, extra="ignore"):  # earlier versions had other fields
-    """The state of one evaluation. The file is replaced atomically at every change."""
-
     id: str
     folder: str
     shard: str | None = None
@@ -146,7 +143,6 @@ def write_state(path: Path, state: EvalState) -> None:
 
 
 def read_state(path: Path) -> EvalState | None:
-    """Return the state in a file, or None if there is none that can be read."""
     try:
         return EvalState.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -207,8 +203,6 @@ class EvalObserver(Protocol):
 
 
 class EvalTracker:
-    """Holds the state and replaces its file whenever it changes."""
-
     def __init__(self, state: EvalState, path: Path, observer: EvalObserver) -> None:
         self.state = state
         self.observer = observer
@@ -296,7 +290,6 @@ class FoundEval:
         return state is not None and self.id == state.id
 
     def request(self, action: Action) -> None:
-        """Ask the evaluation to pause, resume or stop. Raises RunError if the folder cannot be written to."""
         try:
             replace(self.folder.request, action.encode())
         except OSError as error:
@@ -396,7 +389,6 @@ class ControlRequests:
         self._changed.clear()
 
     async def pause_for(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the evaluation should end."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not self.ending and (left := deadline - asyncio.get_running_loop().time()) > 0:
             try:

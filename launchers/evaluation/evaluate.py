@@ -198,7 +198,20 @@ class _Evaluation:
             except (RollyardError, OSError) as error:
                 state, message = "failed", str(error)
         self.tracker.update(state=state, stage="done", message=message.partition("\n")[0], address=None)
-        return self._result(state, message, refused=refused)
+        found = self.tracker.state
+        return EvalResult(
+            id=found.id,
+            state=state,
+            folder=self.plan.folder.root,
+            report=self._report,
+            measured=found.measured,
+            expected=found.expected,
+            failed=found.expected - found.measured if state == "incomplete" else found.failed,
+            attempts=found.attempt,
+            message=message,
+            refused=refused,
+            summary=self._summary,
+        )
 
     async def _attempts(self) -> bool:
         """Return whether every rollout was measured. Raises the error of the last attempt if none succeeds."""
@@ -237,22 +250,6 @@ class _Evaluation:
                 raise EvaluationEnding
         raise AssertionError("max_attempts is at least 1")
 
-    def _result(self, state: Phase, message: str, *, refused: bool) -> EvalResult:
-        found = self.tracker.state
-        return EvalResult(
-            id=found.id,
-            state=state,
-            folder=self.plan.folder.root,
-            report=self._report,
-            measured=found.measured,
-            expected=found.expected,
-            failed=found.expected - found.measured if state == "incomplete" else found.failed,
-            attempts=found.attempt,
-            message=message,
-            refused=refused,
-            summary=self._summary,
-        )
-
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -262,11 +259,7 @@ class _Attempt:
     tracker: EvalTracker
 
     async def run(self) -> Outcome:
-        """Collect all missing rollouts.
-
-        Raises RunError if something crashed, so that another attempt may succeed, OperatorError if it would not, and
-        EvaluationEnding if the user has ended the evaluation.
-        """
+        """Collect all missing rollouts. Raises RunError if another attempt may succeed, OperatorError otherwise."""
         stages = RunningStages(self.requests)
         try:
             head = await self._start(stages)
@@ -380,11 +373,7 @@ class _Collection:
     _shown_failure: str = ""
 
     async def run(self) -> Outcome:
-        """Collect until every rollout is measured or has permanently failed.
-
-        Raises EvaluationEnding if the user ends the evaluation, RunError after a crash, and OperatorError if the
-        collection is refused.
-        """
+        """Collect until every rollout is measured or has permanently failed."""
         while True:
             await self._wait_while_paused()
             measured = self.tracker.state.measured
@@ -464,7 +453,6 @@ class _Collection:
                 self._show_failure(process)
 
     def _show_failure(self, process: ServerProgram) -> None:
-        """Show the most frequent failure of this collection, if it was not shown before."""
         found = most_frequent_failure(self.plan.folder.collected.failures, process.started)
         cause = found.partition(": ")[2]
         if found and cause != self._shown_failure:
@@ -516,10 +504,7 @@ class RunningStages:
             changed.cancel()
 
     async def until_done(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`, which starts a stage.
-
-        Raises RunError if an earlier stage ends meanwhile, and EvaluationEnding if the user ends the evaluation.
-        """
+        """Return the result of `work`, which starts a stage."""
         earlier = len(self._stages)  # `work` reports the end of the stage that it starts
         task = asyncio.create_task(work)
         try:

@@ -98,8 +98,6 @@ COLUMNS = (
 
 
 class BenchmarkScore(Record):
-    """The value of one metric for one task and one checkpoint."""
-
     step: int | None
     """Training step, if the checkpoint's name contains it."""
     checkpoint: str
@@ -119,7 +117,6 @@ class BenchmarkScore(Record):
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the latest lm_eval results file under `folder`; None if there is none."""
     # The file names end with a timestamp.
     return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 
@@ -216,8 +213,6 @@ MAX_ATTEMPTS = 3
 
 
 class Entry(Record):
-    """The result of evaluating one checkpoint on one benchmark."""
-
     checkpoint: str
     title: str
     """The benchmark's title."""
@@ -236,11 +231,7 @@ class ResultsStore:
     """The results in the output folder: `lm_eval.json`, which is replaced atomically, and tables derived from it."""
 
     def __init__(self, folder: Path) -> None:
-        """Lock the folder and read the stored results.
-
-        Raises OperatorError if the folder cannot be created, RunError if another command is writing to it or the
-        results cannot be read.
-        """
+        """Lock the folder and read the stored results."""
         self.folder = folder
         self._path = folder / "lm_eval.json"
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -267,10 +258,7 @@ class ResultsStore:
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
-        """Return whether to run this evaluation: it has not succeeded yet, and has attempts left.
-
-        Raises OperatorError if it succeeded with different settings, because the tables could not show the difference.
-        """
+        """Return whether to run this evaluation: it has not succeeded yet, and has attempts left."""
         entry = self._entries.get((checkpoint, benchmark.title))
         if entry is None or entry.error:
             return entry is None or entry.tries < MAX_ATTEMPTS or entry.measured != measured
@@ -518,10 +506,7 @@ class Harness:
         environment: Mapping[str, str],
         show: Callable[[str], None],
     ) -> None:
-        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`.
-
-        Raises RunError with lm_eval's error message, or OperatorError if a retry would fail again.
-        """
+        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`."""
         command = self.command_line(benchmark, model, output)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}
         if self.unsafe_code:
@@ -660,10 +645,7 @@ class BenchmarkConfig(Part):
     confirm_run_unsafe_code: bool = False
 
     def commands(self, *, watch_path: str | None = None, once: bool = False) -> list[list[str]]:
-        """Return the arguments of each `ng_lm_eval` to run. `watch_path` takes precedence over that of the file.
-
-        Raises OperatorError if there is nothing to evaluate.
-        """
+        """Return the arguments of each `ng_lm_eval` to run. `watch_path` takes precedence over that of the file."""
         shots = ["" if one.num_fewshot is None else f":{one.num_fewshot}" for one in self.benchmarks]
         common: Json = {
             "benchmarks": [f"{one.task}{count}" for one, count in zip(self.benchmarks, shots, strict=True)],

@@ -119,7 +119,6 @@ def model_of(config: EvalConfig) -> str:
 
 
 def find_vllm(settings: VllmSettings, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the program. Raises OperatorError if vLLM is not installed."""
     if settings.command:
         if shutil.which(settings.command[0], path=environ.get("PATH")) is None:
             raise OperatorError(f"--vllm.command {settings.command[0]} was not found or is not executable")

@@ -103,10 +103,7 @@ def _rows_of(config: NemoRlConfig, output: Path) -> Path:
 
 
 def to_eval_config(config: NemoRlConfig, rows: Path, output_dir: Path, **more: Any) -> EvalConfig:
-    """Return the evaluation of `rows`, the prepared dataset. `more` are keys of EvalConfig, which take precedence.
-
-    Raises OperatorError if `more` contains an invalid setting of vLLM.
-    """
+    """Return the evaluation of `rows`, the prepared dataset. `more` are keys of EvalConfig, which take precedence."""
     generation, source = config.generation, find_source(config.data)
     limit, name = generation.max_new_tokens, generation.model_name
     params: dict[str, Any] = {"temperature": generation.temperature, "top_p": generation.top_p}
@@ -238,7 +235,6 @@ def prepare_rows(data: DataSection, output: Path) -> Path:
 def _prepared(
     data: DataSection, source: DatasetSource, template: str | None, system_prompt: str | None, output: Path
 ) -> Path:
-    """Run the environment's `prepare` and return the path of its rows, `output`."""
     command = [
         sys.executable,
         "-m",
@@ -287,10 +283,7 @@ _WIDTH = 60
 
 
 def _score(config: NemoRlConfig, rollouts: Path) -> tuple[float, int]:
-    """Return the mean of pass@k or cons@k over the tasks, and the number of tasks.
-
-    Raises RunError if no task has k rollouts, or rows have no answers.
-    """
+    """Return the mean of pass@k or cons@k over the tasks, and the number of tasks."""
     tasks = read_profile(rollouts)["tasks"]
     k, metric = config.eval.k_value, config.eval.metric
     found = next((one for one in tasks["pass_at"] if one["k"] == k), None) if tasks else None

@@ -67,10 +67,7 @@ class EvalWatch:
         return CheckpointTable(self.config.output_dir)
 
     def run(self, stopped: Event, *, once: bool) -> None:
-        """Evaluate checkpoints until `stopped` is set; with `once`, the existing ones.
-
-        Raises OperatorError if the checkpoints cannot be listed at the first attempt.
-        """
+        """Evaluate checkpoints until `stopped` is set; with `once`, the existing ones."""
         watch = CheckpointWatch(
             self.source,
             self.config.output_dir / ".staged",
@@ -102,10 +99,7 @@ class EvalWatch:
 
 
 def open_source(address: str, copies: Path, pattern: str, marker: str | None) -> Source:
-    """Return the source of checkpoints at a local folder or an S3 URL. `copies` receives those of S3, one at a time.
-
-    Raises OperatorError if the pattern is not a plain name, or boto3 is not installed.
-    """
+    """Return the source of checkpoints at a local folder or an S3 URL. `copies` receives those of S3, one at a time."""
     if "/" in pattern:
         raise OperatorError(f"watch_pattern is {pattern!r}; expected a name pattern without /, such as step_*")
     if address.startswith("s3://"):

@@ -185,10 +185,7 @@ def write_failure(root: Path, reason: str) -> None:
 
 
 def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
-    """Read the variables of SageMaker's images, or else the files that SageMaker puts into every container.
-
-    Raises OperatorError if they contradict each other or cannot be parsed.
-    """
+    """Read the variables of SageMaker's images, or else the files that SageMaker puts into every container."""
     root = root_of(environ)
     work = environ.get("ROLLYARD_WORK_DIR") or (root / "work" if "ROLLYARD_SAGEMAKER_ROOT" in environ else WORK_DIR)
     resources = _read(root / "input/config/resourceconfig.json")
@@ -215,13 +212,10 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
 
 
 def _json(environ: Mapping[str, str], name: str) -> Any:
-    text = environ.get(name)
-    if not text:
-        return None
     try:
-        return json.loads(text)
+        return json.loads(environ.get(name) or "null")
     except ValueError as error:
-        raise OperatorError(f"the variable {name} is {text!r}, expected JSON") from error
+        raise OperatorError(f"the variable {name} is {environ[name]!r}, expected JSON") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class SubmissionPlan:
 
     @property
     def folder(self) -> str:
-        """Folder of the bucket for SageMaker's own output."""
         return "eval_output" if self.is_evaluation else "output"
 
 
@@ -62,7 +61,6 @@ class SageMakerSubmission:
     print_line: Callable[[str], None]
 
     def build(self, tag: str, bundle: SourceBundle) -> None:
-        """Build the image. Raises OperatorError without docker, RunError if the build fails."""
         docker = self._docker("--build")
         base = self.settings.base_image
         if base and (registry := registry_of(base)):
@@ -272,7 +270,6 @@ MAX_CANDIDATES = 120
 
 
 def checked(name: str) -> str:
-    """Return the name. Raises OperatorError if SageMaker would not accept it."""
     if len(name) > MAX_LENGTH:
         raise OperatorError(f"job name {name!r} has {len(name)} characters; SageMaker accepts at most {MAX_LENGTH}")
     if not _PATTERN.fullmatch(name):
@@ -332,7 +329,6 @@ class JobLog:
             replace(self.path, "".join(kept).encode())
 
     def names(self) -> list[str]:
-        """Return the names of all jobs, in the order of their submission; empty if there is no file."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:

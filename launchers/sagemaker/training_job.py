@@ -90,7 +90,6 @@ class TrainingJobs:
             raise
 
     def describe(self, name: str) -> JobDescription:
-        """Raises OperatorError if there is no such job."""
         found = self._describe(name)
         if found is None:
             raise OperatorError(f"there is no training job {name} in this account and region")

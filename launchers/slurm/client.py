@@ -104,7 +104,6 @@ class SlurmClient:
         return [QueuedJob(job_id, parse_state(state), comment) for job_id, state, comment in rows]
 
     def standing(self, job_id: str) -> Standing | None:
-        """Return the state of a job according to SLURM; None if SLURM no longer knows it."""
         columns = "--Format=State:24,RestartCnt:12,EndTime:24,PreemptTime:24,Reason:80"
         fields = self._of_job("squeue", "--noheader", "--states=all", columns, "--jobs", job_id).split(maxsplit=4)
         if len(fields) < 4:
@@ -114,7 +113,6 @@ class SlurmClient:
         return Standing(name, count, _timestamp(ended), _timestamp(preempted), "".join(reason).strip())
 
     def ending(self, job_id: str) -> JobState | None:
-        """Return how a job ended; None if it is alive, or SLURM no longer knows it."""
         standing = self.standing(job_id)
         return None if standing is None or standing.state.alive else standing.state
 

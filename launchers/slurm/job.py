@@ -100,12 +100,10 @@ class JobState(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """True if the job is waiting or running."""
         return self in (JobState.PENDING, JobState.RUNNING)
 
     @property
     def counts(self) -> bool:
-        """True if such an end counts against `JobSpec.max_retries`."""
         asked = (JobState.COMPLETED, JobState.CANCELLED, JobState.DRAINED)
         ended_by_slurm = (JobState.TIMEOUT, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.REQUEUED)
         return not self.alive and self not in asked and self not in ended_by_slurm
@@ -216,7 +214,6 @@ def read_record(path: Path, model: type[M]) -> M:
 
 
 def read_submission(folder: Path) -> Submission | None:
-    """Read submission.json; None if the job was never submitted. Raises RunError if it is invalid."""
     try:
         return read_record(folder / SUBMISSION_FILE, Submission)
     except FileNotFoundError:

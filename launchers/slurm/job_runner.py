@@ -120,7 +120,6 @@ class JobRunner:
             self._close(ChainEnd(state, f"job {self._me.job_id} was cancelled"))
 
     def _over(self) -> int | None:
-        """Return the exit status if the chain has ended already."""
         if marker := read_marker(self._folder / DONE, self._job.chain):
             print_line(f"the work was completed by job {marker.job_id}")
             return 0
@@ -526,7 +525,6 @@ class JobCommand:
         self._process.wait()
 
     def last_lines(self) -> str:
-        """Return the last lines of its output, on one line."""
         try:
             with self._output.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)

@@ -121,7 +121,6 @@ class LaunchFolder:
         return self.root / "launch.json"
 
     def read(self) -> SlurmLaunch:
-        """Return the launch. Raises OperatorError if the folder contains none."""
         try:
             return read_record(self.launch, SlurmLaunch)
         except FileNotFoundError as error:
@@ -130,10 +129,7 @@ class LaunchFolder:
             ) from error
 
     def write(self, launch: SlurmLaunch, files: Mapping[Path, str]) -> None:
-        """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch.
-
-        Raises RunError if something cannot be written.
-        """
+        """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch."""
         try:
             for path in [job.spec.folder for job in launch.jobs] + [path.parent for path in files]:
                 path.mkdir(parents=True, exist_ok=True)
@@ -165,7 +161,6 @@ class LaunchFolder:
 
 
 def launches(log_root: Path, jobname: str | None = None) -> list[SlurmLaunch]:
-    """Return the readable launches below `log_root`, oldest first."""
     found = []
     for path in log_root.glob(f"{jobname or '*'}/*/launch.json"):
         with suppress(OperatorError, RunError):
@@ -300,7 +295,6 @@ def launch_parser() -> ScriptParser:
 
 
 def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[LaunchOptions, list[Setting]]:
-    """Parse the command line. Raises OperatorError if it is wrong."""
     parser = launch_parser()
     given, unknown = parser.parse_known_intermixed_args(arguments)
     for word in unknown:

@@ -79,7 +79,6 @@ class LaunchPlanner:
         launch_id: str,
         created: float,
     ) -> Planned:
-        """Plan a launch. Raises OperatorError if anything is missing or invalid."""
         sweep = NO_SWEEP if options.sweep is None else read_sweep(self.here / Path(options.sweep).expanduser())
         config = self._config(options, sweep)
         tree = read_config(config)
@@ -339,10 +338,7 @@ def model_key(tree: Json) -> str:
 
 
 def merge(tree: Json, settings: Iterable[Setting], origin: str) -> Json:
-    """Return a copy of the tree with the settings applied and all references resolved. Later settings win.
-
-    Raises OperatorError if a setting has an unknown key, or a reference cannot be resolved.
-    """
+    """Return a copy of the tree with the settings applied and all references resolved. Later settings win."""
     merged: Json = copy.deepcopy(tree)
     literals: dict[str, str] = {}
 
@@ -379,7 +375,6 @@ def validate(tree: Json, origin: str) -> None:
 
 
 def as_yaml(tree: Json) -> str:
-    """Return the tree as YAML from which OmegaConf reads the same values."""
     return dump_yaml(_escaped(tree))
 
 

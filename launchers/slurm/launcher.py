@@ -215,7 +215,6 @@ def _reshape(
     surplus: list[SubmittedJob] = []
 
     def state_of(job: PlannedJob) -> JobState | None:
-        """None if it was never submitted."""
         known = submitted.get(job.spec.name)
         return None if known is None else states.get(known.job_id, JobState.UNKNOWN)
 

@@ -185,7 +185,6 @@ def sweep_table(launch: SlurmLaunch, pass_threshold: float | None = None) -> Swe
 
 
 def write_table(table: SweepTable, folder: Path) -> list[Path]:
-    """Write results.md, results.csv and results.json. Raises RunError if a file cannot be written."""
     contents = {
         "results.md": _markdown(table),
         "results.csv": _csv(table),

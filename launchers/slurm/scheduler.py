@@ -119,7 +119,6 @@ class Scheduler:
         return ended or JobState.UNKNOWN
 
     def ending(self, job_id: str) -> JobState | None:
-        """Return how one job of a chain ended; None if SLURM no longer knows."""
         return self._client.ending(array_base(job_id)) or self._client.accounted(job_id)
 
     def attempts(self, job: SubmittedJob) -> list[JobAttempt]:
@@ -219,7 +218,6 @@ def _find_job(client: SlurmClient, chain: str, position: int) -> str | None:
 
 
 def jobs_of(client: SlurmClient, chains: Sequence[str]) -> dict[str, list[QueuedJob]]:
-    """Return the jobs of each chain that squeue lists, in the order of their ids."""
     listed = sorted(client.queue(), key=lambda job: int(array_base(job.job_id)))
     return {chain: [job for job in listed if job.comment.startswith(comment(chain))] for chain in chains}
 
@@ -273,7 +271,6 @@ class ChainRecord:
     def append(
         self, event: ChainEventKind, job_id: str, restart: int = 0, *, at: float | None = None, **fields: str | None
     ) -> None:
-        """Append one event and sync it. Raises RunError if it cannot be written."""
         known = {"event": event, "chain": self._chain, "job_id": job_id, "restart": restart, "time": at or time.time()}
         written = ChainEvent.model_validate({**known, **fields})
         append(self._path, written.model_dump_json(exclude_none=True).encode() + b"\n")
@@ -298,7 +295,6 @@ class ChainEnd(NamedTuple):
 
 
 def attempts_of(events: Iterable[ChainEvent]) -> list[JobAttempt]:
-    """Return the attempts in the order of their starts."""
     found: dict[tuple[str, int], JobAttempt] = {}
     for event in events:
         key = (event.job_id, event.restart)
@@ -351,10 +347,7 @@ def write_marker(path: Path, chain: str, job_id: str) -> None:
 
 
 def read_marker(path: Path, chain: str) -> Marker | None:
-    """Return the marker of a chain; that of an earlier chain in the same folder does not end a new one.
-
-    Raises RunError if it is not a marker.
-    """
+    """Return the marker of a chain; that of an earlier chain in the same folder does not end a new one."""
     try:
         found = Marker.model_validate_json(path.read_bytes())
     except FileNotFoundError:

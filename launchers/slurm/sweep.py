@@ -45,10 +45,7 @@ NO_SWEEP = Sweep(None, ((),))
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a sweep file: a mapping of keys to lists of values. Any other value counts as a list with one item.
-
-    Raises OperatorError if the file is missing, empty, or not such a mapping.
-    """
+    """Read a sweep file: a mapping of keys to lists of values. Any other value counts as a list with one item."""
     origin = f"sweep file {str(path)!r}"
     try:
         tree = load_yaml(path.read_text(encoding="utf-8-sig"))
@@ -101,7 +98,6 @@ def setting(key: str, value: Any, origin: str) -> Setting:
 
 
 def read_override(word: str) -> Setting:
-    """Parse a word `key=value`. Raises OperatorError for anything else."""
     key, equals, text = word.partition("=")
     if not equals:
         raise OperatorError(
@@ -116,7 +112,6 @@ def read_override(word: str) -> Setting:
 
 
 def find_value(tree: Json, key: str) -> Any:
-    """Return the value at a dotted key; None if it does not exist."""
     node: Any = tree
     for part in key.split("."):
         node = node.get(part) if isinstance(node, dict) else None
@@ -130,10 +125,7 @@ def has_key(tree: Json, key: str) -> bool:
 
 
 def set_value(tree: Json, key: str, value: Any, origin: str) -> None:
-    """Set the value at a dotted key, in place. Missing and null sections become mappings, and mappings are merged.
-
-    Raises OperatorError, with `origin`, if a section is a list or a single value.
-    """
+    """Set the value at a dotted key, in place. Missing and null sections become mappings, and mappings are merged."""
     *path, last = key.split(".")
     node = tree
     for number, part in enumerate(path, 1):

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,24 +40,24 @@ FINAL_PAUSE_S = 60.0
 _TAIL_BYTES = 1 << 20
 
 
+@dataclass
 class RunUploader:
-    def __init__(
-        self, run_dir: Path, address: str, uploader: S3Uploader, interval_s: float, print_line: Callable[[str], None]
-    ) -> None:
-        """`address`: s3://bucket/prefix that gets the checkpoints and a folder for each of the other folders."""
-        self._run_dir = run_dir
-        self._prefix = s3.split(address)[1].rstrip("/")
-        self.address = address
-        self._uploader = uploader
-        self._interval_s = interval_s
-        self._print = print_line
-        self._seen: dict[str, State] = {}
-        """State of each checkpoint at the last search."""
-        self._uploaded: dict[str, object] = {}
-        """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
-        self._due = 0.0
+    run_dir: Path
+    address: str
+    """s3://bucket/prefix that gets the checkpoints and a folder for each of the other folders."""
+    uploader: S3Uploader
+    interval_s: float
+    print_line: Callable[[str], None]
+    _seen: dict[str, State] = field(default_factory=dict)
+    """State of each checkpoint at the last search."""
+    _uploaded: dict[str, object] = field(default_factory=dict)
+    """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
+    _due: float = 0.0
+    _problem: str = ""
+
+    def __post_init__(self) -> None:
+        self._prefix = s3.split(self.address)[1].rstrip("/")
         self._ending = threading.Event()
-        self._problem = ""
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 
     def start(self) -> None:
@@ -79,10 +79,10 @@ class RunUploader:
         return self._problem
 
     def _run(self) -> None:
-        while not self._ending.wait(self._interval_s):
+        while not self._ending.wait(self.interval_s):
             self._search(last=False)
         deadline, failures = time.monotonic() + FINAL_RETRY_S, 1
-        pauses = Backoff(self._interval_s, FINAL_PAUSE_S)
+        pauses = Backoff(self.interval_s, FINAL_PAUSE_S)
         self._search(last=True)
         while self._problem and time.monotonic() + pauses.pause_s(failures) < deadline:
             time.sleep(pauses.pause_s(failures))
@@ -92,29 +92,29 @@ class RunUploader:
     def _search(self, *, last: bool) -> None:
         """Upload what is new. A failure is printed and tried again at the next search: it must not end the training."""
         self._problem = ""
-        folders = _checkpoints_in(self._run_dir / "checkpoints")
+        folders = _checkpoints_in(self.run_dir / "checkpoints")
         for folder in reversed(folders) if last else folders:
             self._attempt(str(folder), lambda folder=folder: self._checkpoint(folder, last=last))  # type: ignore[misc]
         if last or time.monotonic() >= self._due:
             begun = time.monotonic()
-            for file in sorted(self._run_dir.rglob("*")):
-                name = file.relative_to(self._run_dir)
+            for file in sorted(self.run_dir.rglob("*")):
+                name = file.relative_to(self.run_dir)
                 if name.parts[0] != "checkpoints" and file.is_file():
                     self._attempt(str(name), lambda file=file, name=name: self._growing(file, str(name), last=last))  # type: ignore[misc]
             took = time.monotonic() - begun
-            self._due = time.monotonic() + _GROWING_FACTOR * max(self._interval_s, took)
+            self._due = time.monotonic() + _GROWING_FACTOR * max(self.interval_s, took)
 
     def _attempt(self, name: str, upload: Callable[[], None]) -> None:
         try:
             upload()
         except FileNotFoundError:
-            self._print(f"upload: {name} was deleted before it was uploaded")
+            self.print_line(f"upload: {name} was deleted before it was uploaded")
         except (RollyardError, OSError) as error:
             self._problem = str(error)
-            self._print(f"upload: {error}; trying again")
+            self.print_line(f"upload: {error}; trying again")
 
     def _checkpoint(self, folder: Path, *, last: bool) -> None:
-        name = name_in_s3(folder.name, self._run_dir.name)
+        name = name_in_s3(folder.name, self.run_dir.name)
         state = _files_of(folder)
         stable = self._seen.get(name) == state
         self._seen[name] = state
@@ -128,26 +128,26 @@ class RunUploader:
         marker = f"{base}/{MARKER}"
         listed = [{"name": file, "size": size} for file, size, _ in state if file not in MARKERS]
         begun = time.monotonic()
-        marked = self._uploader.head(marker) is not None
-        same = marked and orjson.loads(self._uploader.read(marker))["files"] == listed
+        marked = self.uploader.head(marker) is not None
+        same = marked and orjson.loads(self.uploader.read(marker))["files"] == listed
         # Compared by content: a checkpoint that is written again has files of the same sizes.
         changed = [str(entry["name"]) for entry in listed]
-        changed = [file for file in changed if not self._uploader.has(folder / file, f"{base}/{file}")]
+        changed = [file for file in changed if not self.uploader.has(folder / file, f"{base}/{file}")]
         if same and not changed:
             self._uploaded[name] = state
             return
         if marked:
-            self._uploader.delete(marker)
+            self.uploader.delete(marker)
         # Readers that do not know our marker require config.json: it comes last.
         for file in sorted(changed, key=lambda name: (name == "config.json", name)):
-            self._uploader.upload(folder / file, f"{base}/{file}")
+            self.uploader.upload(folder / file, f"{base}/{file}")
         if _files_of(folder) != state:
-            self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
+            self.print_line(f"upload: {name} changed while it was uploaded; it will be uploaded again")
             return
-        self._uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
+        self.uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
         self._uploaded[name] = state
         size = sum(size for _, size, _ in state)
-        self._print(
+        self.print_line(
             f"uploaded {name} ({size / 1e6:,.1f} MB in {time.monotonic() - begun:.1f} s) to {self.address}/{name}/"
         )
 
@@ -157,7 +157,7 @@ class RunUploader:
         state = (length, status.st_mtime_ns)
         if self._uploaded.get(name) == state:
             return
-        self._uploader.upload(file, f"{self._prefix}/{name}", length)
+        self.uploader.upload(file, f"{self._prefix}/{name}", length)
         self._uploaded[name] = state
 
 
@@ -219,10 +219,7 @@ class S3Uploader:
     part_bytes: int = PART_BYTES
 
     def upload(self, file: Path, key: str, length: int | None = None) -> None:
-        """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete.
-
-        Raises AwsError if S3 refuses it, OSError if the file cannot be read.
-        """
+        """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete."""
         with file.open("rb") as opened:
             size = file.stat().st_size if length is None else length
             with aws_errors(f"s3://{self.bucket}/{key} cannot be uploaded"):

@@ -126,13 +126,6 @@ def test_a_damaged_conversion_is_neither_used_nor_removed(
     assert path_of(asked) == repaired
 
 
-def test_changed_content_of_the_same_size_is_found_on_demand(asked: ConversionRequest) -> None:
-    path = path_of(asked)
-    (path / "__1_0.distcp").write_bytes(b"WEIGHTS")
-    assert path_of(asked) == path
-    assert path_of(asked, verify=True) == path.with_name(f"{path.name}-2")
-
-
 def test_an_unreadable_manifest_is_none(asked: ConversionRequest) -> None:
     manifest = path_of(asked) / MANIFEST
     content = manifest.read_bytes()
