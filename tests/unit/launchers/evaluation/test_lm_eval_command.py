@@ -99,17 +99,6 @@ def test_ctrl_c_ends_lm_eval_and_its_engine_with_status_130(tmp_path: Path) -> N
     assert not (tmp_path / "out/lm_eval.json").exists()
 
 
-def test_a_failed_benchmark_does_not_affect_another_one(folder: Path, lm_eval: LmEval) -> None:
-    line = (f"+model={checkpoint(folder / 'step_1')}", "+output_dir=out", FAKE)
-    (folder / "step_1/broken").touch()
-    first = lm_eval(*line, "+benchmarks=ifeval")
-    other = lm_eval(*line, "+benchmarks=gsm8k:8")
-    assert (first.status, other.status) == (1, 0)
-    [failed] = [line for line in first.out.splitlines() if line.strip().startswith("failed  step_1 on ifeval: ")]
-    assert "CUDA out of memory" in failed
-    assert "failed" not in other.out
-
-
 def test_a_mistyped_task_is_rejected_with_the_nearest_name_before_any_task_runs(folder: Path, lm_eval: LmEval) -> None:
     line = (f"+model={checkpoint(folder / 'step_1')}", "+output_dir=out", FAKE)
     done = lm_eval(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]")

@@ -16,7 +16,6 @@ from rollyard.launchers.evaluation.lm_eval import (
     BenchmarkScore,
     as_csv,
     as_markdown,
-    newest,
     read_scores,
 )
 from rollyard.records.errors import RunError
@@ -104,14 +103,6 @@ def test_a_score_of_0_or_100_percent_shows_a_bound_instead_of_an_error(value: fl
 def test_a_metric_that_is_not_a_share_is_not_shown_as_a_percentage(tmp_path: Path) -> None:
     table = as_markdown(scores(tmp_path, "wikitext", wikitext={"word_perplexity,none": 12.5, "acc,none": 0.5}))
     assert "| word_perplexity | 12.50 |" in table and "| acc | 50.00 |" in table
-
-
-def test_the_newest_results_file_is_used_if_there_is_one(tmp_path: Path) -> None:
-    assert newest(tmp_path) is None
-    for name in ("b/results_2026-01-02.json", "a/results_2026-01-03.json"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("{}")
-    assert newest(tmp_path) == tmp_path / "a/results_2026-01-03.json"
 
 
 @pytest.mark.parametrize(

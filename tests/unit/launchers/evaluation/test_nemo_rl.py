@@ -51,13 +51,11 @@ def parsed(**sections: dict[str, Any] | None) -> NemoRlConfig:
     return parse(base | changed, "eval.yaml")
 
 
-def test_references_see_the_overrides(file: Path) -> None:
-    found = read(file, "generation.model_name=/ckpt/step 40")
-    assert (found.config.tokenizer.name, found.eval_config.model) == ("/ckpt/step 40", "vllm//ckpt/step 40")
-
-
 def test_keys_of_ng_eval_stand_beside_the_sections_and_may_refer_to_them(file: Path) -> None:
-    found = read(file, "output_dir='results/\\${x}'", "shard=2/4", "max_attempts=1")
+    found = read(
+        file, "output_dir='results/\\${x}'", "shard=2/4", "max_attempts=1", "generation.model_name=/ckpt/step 40"
+    )
+    assert (found.config.tokenizer.name, found.eval_config.model) == ("/ckpt/step 40", "vllm//ckpt/step 40")
     assert (found.eval_config.shard, found.eval_config.max_attempts, found.config.unused) == ("2/4", 1, [])
     assert found.eval_config.output_dir == Path("results/${x}")  # escaped
     file.write_text(TEXT + "output_dir: results/${generation.model_name}\nvllm: {args: ['${tokenizer.name}']}\n")
@@ -88,11 +86,6 @@ def test_a_file_of_rows_is_used_where_it_is_and_a_dry_run_writes_nothing(file: P
     with found.prepared_elsewhere() as prepared:
         assert prepared.input_jsonl_fpath == found.eval_config.input_jsonl_fpath == rows
     assert not (tmp_path / "out").exists()
-
-
-def test_a_config_of_ng_eval_is_not_one_of_nemo_rl(file: Path) -> None:
-    file.write_text("model: builtin\noutput_dir: results/x\n")
-    assert read_nemo_rl(file, []) is None
 
 
 def config(tmp_path: Path, **evaluation: Any) -> NemoRlConfig:
@@ -166,10 +159,6 @@ def test_a_file_inherits_from_its_defaults_but_not_from_itself(tmp_path: Path) -
         load_tree(tmp_path / "child.yaml")
 
 
-def test_an_empty_section_has_its_defaults() -> None:
-    assert parsed(cluster=None).cluster.gpus_per_node == 1
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
@@ -206,11 +195,6 @@ def test_the_settings_reach_the_evaluation(tmp_path: Path) -> None:
 def test_a_token_limit_of_the_whole_context_is_left_to_the_engine(tmp_path: Path) -> None:
     given = parsed(generation={"max_new_tokens": 2048})
     assert "max_output_tokens" not in to_eval_config(given, tmp_path / "rows.jsonl", tmp_path).responses_create_params
-
-
-def test_an_unknown_dataset_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="openai/gsm8k"):
-        prepare_rows(parsed(data={"dataset_name": "openai/gsm8kk"}).data, tmp_path / "rows.jsonl")
 
 
 def test_rows_come_from_a_local_clone_with_the_prompt_template(tmp_path: Path) -> None:

@@ -99,10 +99,3 @@ async def test_the_example_rows_of_the_environments_are_the_default_and_a_check_
     several = await plan_of(tmp_path, model="builtin", environments=both, input_jsonl_fpath=None, num_repeats=3)
     assert (several.tasks.agents, several.expected) == ({"gsm8k_agent", "grl_sokoban_game_agent"}, 30)
     assert list(tmp_path.iterdir()) == []
-
-
-async def test_rows_for_an_unknown_agent_are_refused(tmp_path: Path) -> None:
-    row = json.loads(ROWS.read_text().splitlines()[0])
-    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "agent_ref": {"name": "gsm8k_agnet"}}))
-    error = await refusal(tmp_path, model="builtin", input_jsonl_fpath="rows.jsonl")
-    assert "did you mean 'gsm8k_agent'" in error

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.cli.eval import read_arguments
-from rollyard.launchers.sagemaker.image import build_command, container_command
+from rollyard.launchers.sagemaker.image import build_command
 from rollyard.launchers.sagemaker.job_parameters import JobParameters, command_of
 from rollyard.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
 from rollyard.launchers.sagemaker.source_bundle import make_bundle, secret_in, unpack
@@ -237,25 +236,9 @@ def test_hyperparameters_arrive_as_given() -> None:
         JobParameters(config="x" * 3000).hyperparameters()
 
 
-def test_the_default_evaluation_commands_are_valid_for_ng_eval(tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").write_text("output_dir: out\nenvironments: [gsm8k]\n")
-    settings = SageMakerSettings()
-    for command, once in ((settings.watch_command, False), (settings.final_eval_command, True)):
-        words = [word.replace("{config}", "e.yaml").replace("{checkpoints}", "/c") for word in command[1:]]
-        given = read_arguments(words, tmp_path)
-        assert (given.options.watch, given.options.once) == ("/c", once)
-
-
 def test_an_image_for_jobs_runs_as_root_who_owns_their_folders(tmp_path: Path) -> None:
     assert "RUN_AS=0:0" in build_command(tmp_path, "Dockerfile", "i:t", None)
     assert "ARG RUN_AS=1000:1000\nUSER ${RUN_AS}\n" in (INSTALLED / "Dockerfile").read_text()
-
-
-def test_docker_gets_its_gpus_as_one_value_and_the_project_at_both_paths() -> None:
-    command = container_command("image:tag", Path("/a b"), "0,1", JobParameters(config="$x y"))
-    assert command[command.index("--gpus") + 1] == '"device=0,1"'
-    assert {"/a b:/opt/ml/code", "/a b:/a b", "/a b/training_output:/opt/ml/model", "SM_NUM_GPUS=2"} < set(command)
-    assert command[command.index("image:tag") + 1 :][:2] == ["python", "-m"] and "$x y" in command
 
 
 @pytest.fixture(params=["with the filter", "without the filter"])

@@ -128,11 +128,6 @@ def test_line_breaks_in_the_comment_of_another_job_do_not_hide_jobs(programs: Pr
     assert [job.job_id for job in programs.client.queue()] == ["7", "8"]
 
 
-def test_disabled_accounting_is_no_error(programs: Programs) -> None:
-    programs.write(sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert programs.client.accounted("7") is None
-
-
 def test_accounting_knows_a_job_that_squeue_has_forgotten(programs: Programs) -> None:
     programs.write(squeue=f'case "$*" in *--me*) ;; *) {FORGOTTEN} ;; esac', sacct="echo OUT_OF_MEMORY")
     assert programs.state() == JobState.OUT_OF_MEMORY

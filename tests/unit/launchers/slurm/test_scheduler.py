@@ -54,15 +54,6 @@ def test_failures_count_over_the_whole_chain_which_has_at_most_max_jobs_starts()
     assert end([JobState.DRAINED] * 3, max_jobs=4) is None
 
 
-def test_a_restart_of_the_same_job_is_another_attempt(tmp_path: Path) -> None:
-    record = ChainRecord(tmp_path, "c")
-    record.append(ChainEventKind.STARTED, "7", 0, at=1.0, node="n1")
-    record.append(ChainEventKind.ENDED, "7", 0, at=4.0, state=JobState.PREEMPTED, reason="SLURM ended the job")
-    record.append(ChainEventKind.STARTED, "7", 1, at=9.0, node="n2")
-    first, second = attempts_of(record.events())
-    assert (first.state, first.ended, second.state, second.node) == (JobState.PREEMPTED, 4.0, JobState.RUNNING, "n2")
-
-
 def test_unfinished_lines_and_events_of_other_chains_and_newer_versions_are_skipped(tmp_path: Path) -> None:
     record = ChainRecord(tmp_path, "c")
     ChainRecord(tmp_path, "earlier").append(ChainEventKind.CLOSED, "3", state=JobState.FAILED, reason="it failed")
