@@ -290,7 +290,6 @@ class Contents(Record):
     tensors: int = 0
     parameters: int = 0
     dtypes: dict[str, int] = Field(default_factory=dict)
-    """Number of tensors by data type."""
     tied: dict[str, str] = Field(default_factory=dict)
     """Tensors that are not stored because they share the weights of another."""
     left_out: list[str] = Field(default_factory=list)
@@ -301,7 +300,6 @@ class Contents(Record):
 
 class ConversionManifest(Record):
     key: str
-    """The source's key."""
     token: str = ""
     """Set by a forced conversion; see `--force-token`."""
     converter_version: int
@@ -351,7 +349,6 @@ def cache_root(environ: Mapping[str, str]) -> Path:
 
 
 _GENERIC = ("weights", "policy", "actor")
-"""Folder names that are the same in every checkpoint."""
 _MAX_IDENTIFIER = 64
 
 

@@ -78,7 +78,6 @@ class ModelSkeleton:
     tied: dict[str, str]
     """Names of parameters that share the weights of another, and that other."""
     computed_buffers: frozenset[str]
-    """Buffers that the model computes itself and does not store."""
     generation_config: Any
 
 

@@ -48,9 +48,7 @@ class ConversionSource:
     tokenizer: str
     """The folder saved with the checkpoint, or `policy.tokenizer_name`."""
     files: Mapping[str, FileState]
-    """`.metadata` and the data files."""
     key: str
-    """SHA-256 in hexadecimal."""
 
     @property
     def size(self) -> int:
@@ -132,11 +130,9 @@ def _content(name: str, patterns: tuple[str, ...], digests: Digests) -> Json:
 
 class PolicyConfig(Record):
     model_name: str
-    """A name on the Hugging Face Hub, or a local folder."""
     tokenizer_name: str
     """As `model_name`; used if no tokenizer was saved with the checkpoint."""
     hf_overrides: dict[str, Any]
-    """Changes to the model's config."""
     precision: str
     """The precision of training; empty if not set. The weights keep the precision of the checkpoint."""
 

@@ -29,7 +29,6 @@ class CheckpointWatch:
     staged: Path
     """Folder for links to checkpoints whose file names vLLM does not accept."""
     is_pending: Callable[[str], bool]
-    """Returns whether to evaluate the checkpoint of this name."""
     evaluate: Callable[[str, Path], None]
     """Evaluates a checkpoint, given its name and a folder that vLLM can load. It records success and failure itself."""
     print_line: Callable[[str], None] = lambda text: None

@@ -120,7 +120,6 @@ class EvalState(Record, extra="ignore"):  # earlier versions had other fields
     address: str | None = None
     """URL of the head while the servers are running: `ng_status --head ...` shows more."""
     message: str = ""
-    """Why it ended, or what went wrong last."""
     started: float
     updated: float = 0.0
 
@@ -228,7 +227,6 @@ class EvalTracker:
 
 
 MARK = "ROLLYARD_EVAL"
-"""Environment variable with the evaluation's id."""
 TIMEOUT_S = 20.0
 
 
@@ -274,7 +272,6 @@ class EvalRecord(Record, extra="ignore"):  # those of earlier versions hold more
 class FoundEval:
     folder: EvalFolder
     id: str | None = None
-    """Its id, if it was found by its record."""
 
     def state(self) -> EvalState | None:
         """The state on disk. That of a killed evaluation says that it is running: check `is_running`."""
@@ -363,7 +360,6 @@ class ControlRequests:
         self.ending = ""
         """Why the evaluation should end: `interrupted` or `stopped`; empty if it should continue."""
         self.now = False
-        """End without waiting for episodes in flight."""
         self._changed = asyncio.Event()
 
     def pause(self) -> None:

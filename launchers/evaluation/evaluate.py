@@ -91,17 +91,14 @@ class EvalResult(Record):
     state: Phase
     folder: Path
     report: Path | None
-    """The report in Markdown; None if none was written."""
     measured: int
     expected: int
     failed: int
     attempts: int
     message: str = ""
-    """Why it is not complete."""
     refused: bool = False
     """The evaluation cannot succeed until its config or its folder is changed."""
     summary: str = ""
-    """The summary of the report, several lines."""
 
     @property
     def exit_status(self) -> int:

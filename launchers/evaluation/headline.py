@@ -31,7 +31,6 @@ class Headline(Record):
 
     measured: int
     expected: int | None
-    """Number of expected rollouts; None if unknown."""
     metrics: dict[str, HeadlineEstimate]
     """By name, in the order of a table's columns: `reward`, `solve_rate`, `pass@1`, ..."""
 

@@ -72,7 +72,6 @@ class Benchmark(Record):
 
 
 USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3", "humaneval:0")
-"""The default benchmarks."""
 
 
 Baselines = Mapping[tuple[str, int | None, str], float]
@@ -99,7 +98,6 @@ COLUMNS = (
 
 class BenchmarkScore(Record):
     step: int | None
-    """Training step, if the checkpoint's name contains it."""
     checkpoint: str
     task: str
     num_fewshot: int | None
@@ -215,9 +213,7 @@ MAX_ATTEMPTS = 3
 class Entry(Record):
     checkpoint: str
     title: str
-    """The benchmark's title."""
     scores: list[BenchmarkScore]
-    """The scores; empty if the evaluation failed."""
     tries: int = 1
     error: str = ""
     measured: dict[str, str] = Field(default_factory=dict)
@@ -325,9 +321,7 @@ class LmEvaluator:
     environment: Mapping[str, str]
     baselines: Baselines = field(default_factory=dict)
     print_line: Callable[[str], None] = lambda text: None
-    """Called with progress messages."""
     show: Callable[[str], None] = lambda text: None
-    """Called with each line of lm_eval's output."""
 
     def evaluate(self, checkpoint: str, model: Model) -> None:
         """Run all pending benchmarks on `checkpoint`. If one fails, the failure is recorded and the others still run.
@@ -395,7 +389,6 @@ class LmEvaluator:
 _GRACE_S = 20.0
 """How long an interrupted lm_eval has to stop its engine."""
 _PERMANENT = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
-"""Matches error messages of lm_eval after which a retry would fail again."""
 _ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
 """Matches the line that contains the error. Warnings from child processes may follow it."""
 _ACCESS_ARGUMENTS = frozenset(
@@ -414,7 +407,6 @@ class Model:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Additional --model_args for lm_eval."""
     concurrent: int = 64
-    """Maximum number of concurrent requests to an endpoint."""
     origin: str | None = None
     """Path or URL of the original checkpoint if `name` is a copy."""
 
@@ -448,11 +440,8 @@ class Harness:
     """Task -> maximum number of tokens per answer. The key `default` applies to all other tasks. lm_eval's own default
     of 256 truncates 10% of the answers."""
     limit: int | None = None
-    """Evaluate only this many examples of each task."""
     include_path: Path | None = None
-    """A folder that contains custom tasks."""
     unsafe_code: bool = False
-    """Allow lm_eval to run code from the model locally (MBPP, HumanEval)."""
 
     def check(self, benchmarks: Sequence[Benchmark]) -> None:
         """Raise OperatorError for settings that lm_eval would reject only after minutes."""
@@ -612,7 +601,6 @@ class Part(BaseModel):
 
 class CheckpointEntry(Part):
     name: str
-    """Name in the tables."""
     path: str
     """Folder or hub name that vLLM loads."""
 

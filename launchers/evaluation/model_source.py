@@ -41,7 +41,6 @@ class ModelSource:
     """`served`: by the vLLM of a local_vllm_model; `configs`: config_paths define the model server; `running`: a
     running stack has one."""
     name: str = ""
-    """The model's name in requests."""
     base_url: str = ""
     """URL of the endpoint; empty if there is none yet."""
     api: PolicyApi = "chat"

@@ -158,7 +158,6 @@ def _server_overrides(config: NemoRlConfig) -> tuple[str, ...]:
 
 class DatasetSource(NamedTuple):
     environment: str
-    """The environment that scores the rows."""
     repo: str
     """Dataset on the Hugging Face hub."""
 
@@ -173,7 +172,6 @@ _ENVIRONMENTS = {
     "openai/openai_humaneval": "humaneval",
     "google/IFEval": "ifeval",
 }
-"""The environment of each dataset on the hub."""
 _SHORT_NAMES = {
     "gsm8k": "openai/gsm8k",
     "math": "EleutherAI/hendrycks_math",
@@ -181,7 +179,6 @@ _SHORT_NAMES = {
     "aime2024": "HuggingFaceH4/aime_2024",
     "aime2025": "math-ai/aime25",
 }
-"""NeMo-RL's short names."""
 
 
 def find_source(data: DataSection) -> DatasetSource | None:

@@ -64,7 +64,6 @@ class EvalPlan:
     """The working directory, in which the servers and the collection run."""
     config_paths: tuple[str, ...]
     run_config: RunConfig | None
-    """The servers to start; None if a running stack is used."""
     agent: str | None
     input_jsonl_fpath: str | None
     data: str | dict[str, Any] | None

@@ -116,7 +116,6 @@ class WatchControl:
     def __init__(self, folder: EvalFolder, tracker: EvalTracker, requests: ControlRequests) -> None:
         self.requests = requests
         self.stopped = Event()
-        """Set when the watch shall end."""
         self._folder = folder
         self._tracker = tracker
         self._current: tuple[str, EvalFolder] | None = None
@@ -203,9 +202,7 @@ class EvaluatedCheckpoint(Record):
     """None until the evaluation is complete."""
     tries: int = 0
     error: str = ""
-    """Why the last try failed."""
     failed_at: float = 0.0
-    """Unix time of the last failure."""
 
 
 _ROWS = TypeAdapter(list[EvaluatedCheckpoint])

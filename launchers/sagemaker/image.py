@@ -123,7 +123,6 @@ def shown(command: Sequence[str]) -> str:
 
 
 OUTPUT = "training_output"
-"""Folder in the project for what a local run writes as a job."""
 
 
 def container_command(image: str, project: Path, gpus: str, parameters: JobParameters) -> list[str]:

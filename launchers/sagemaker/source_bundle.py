@@ -26,9 +26,7 @@ _SHOWN = 8
 class SourceBundle:
     project: Path
     files: tuple[str, ...]
-    """Paths relative to the project, sorted."""
     size: int
-    """Size of all files together, in bytes."""
 
     def write(self, target: BinaryIO) -> None:
         """Write the archive. Raises OperatorError if a file has disappeared, OSError if it cannot be read."""

@@ -32,7 +32,6 @@ class JobRequest(Record):
     volume_size_gb: int
     max_runtime_s: int
     output: str
-    """S3 URL of the folder for the job's output."""
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
 
@@ -177,7 +176,6 @@ class JobLogs:
     logs: Any
     job: str
     _tokens: dict[str, str] = field(default_factory=dict)
-    """Where to continue, by stream."""
 
     def new_lines(self) -> Iterator[str]:
         """Yield the lines that arrived since the last call. With several hosts, each starts with its host's name."""

@@ -50,13 +50,10 @@ class QueuedJob(NamedTuple):
 
 class Standing(NamedTuple):
     name: str
-    """SLURM's name of its state."""
     restarts: int
-    """How often SLURM has put the job back into the queue."""
     ended: float | None
     """Unix time of its end, which lies in the future for a running job."""
     preempted: float | None
-    """Unix time of its last preemption."""
     reason: str
 
     @property

@@ -27,7 +27,6 @@ ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 
 class JobOptions(Record):
     time: str = "2:0:0"
-    """Time limit of one job, as for `sbatch --time`."""
     account: str | None = None
     partition: str | None = "batch"
     container: str | None = None
@@ -58,7 +57,6 @@ class JobSpec(JobOptions):
     gpus_per_node: int = Field(default=8, ge=0)
     """GPUs per node; 0 requests no generic resource."""
     after_ok: tuple[str, ...] = ()
-    """Ids of jobs that must succeed first."""
     chain: bool = True
     """Whether each job queues a successor that continues its work. False for a single job that other jobs wait for."""
     max_jobs: int = Field(default=100, ge=1)
@@ -88,7 +86,6 @@ class JobState(StrEnum):
     NODE_FAIL = "NODE_FAIL"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     BOOT_FAIL = "BOOT_FAIL"
-    """The node did not start."""
     DEADLINE = "DEADLINE"
     """The job could not end before its `--deadline`."""
     REQUEUED = "REQUEUED"

@@ -67,9 +67,7 @@ class RunningJob(NamedTuple):
 
     job_id: str
     restart: int
-    """How often SLURM has put the job back into the queue."""
     position: int
-    """Position in the chain; the first job has 1."""
     node: str
 
 
@@ -350,10 +348,8 @@ class JobWork:
     signals: JobSignals
     client: SlurmClient
     _told: str | None = None
-    """Why the command was told to stop."""
     _kill_at: float | None = None
     _ending: JobState | None = None
-    """What SLURM is doing with the job."""
 
     def __post_init__(self) -> None:
         self._started = time.time()

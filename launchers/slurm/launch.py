@@ -37,7 +37,6 @@ class Conversion(Record):
     dcp_ckpt_path: Path
     dcp_config: Path
     hf_ckpt_path: Path
-    """Where the result will be."""
     requested_path: Path | None
     """`--hf-ckpt-path`; None: the cache. Without versions, which `hf_ckpt_path` may have: `step_170_…-2`."""
     force_token: str | None = None
@@ -46,12 +45,10 @@ class Conversion(Record):
 
 class Combination(Record):
     name: str
-    """`eval`, or `eval_sweep_3`."""
     folder: Path
     parameters: Json
     """The keys that the sweep, the command line and the launcher set, without secrets."""
     swept: tuple[str, ...] = ()
-    """The parameters that differ between combinations."""
 
     @property
     def swept_values(self) -> Json:
@@ -81,7 +78,6 @@ class SlurmLaunch(Record):
     jobname: str
     folder: Path
     created: float
-    """Unix time."""
     content: str
     """Hash of what is evaluated. Only a launch with the same content can be resumed."""
     command_line: tuple[str, ...]
@@ -91,12 +87,10 @@ class SlurmLaunch(Record):
     gpus: int
     """GPUs per node. If combinations differ, those of the first."""
     model: str
-    """The model of the first combination."""
     conversion: Conversion | None
     combinations: tuple[Combination, ...]
     jobs_per_combination: int
     jobs: tuple[PlannedJob, ...]
-    """In the order of submission."""
 
     def jobs_of(self, combination: str | None) -> list[PlannedJob]:
         return [job for job in self.jobs if job.combination == combination]
@@ -228,7 +222,6 @@ class LaunchOptions(JobOptions):
     gpus: int | None = None
     jobname: str = "eval"
     jobs: int = 1
-    """Jobs for each combination, which share its rows."""
     dry: bool = False
     resume: bool = False
     launch_id: str | None = None

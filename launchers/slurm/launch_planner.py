@@ -58,7 +58,6 @@ class Planned:
     launch: SlurmLaunch
     files: dict[Path, str]
     cached: bool
-    """An earlier conversion is used."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -68,7 +67,6 @@ class LaunchPlanner:
     here: Path
     """The folder to which relative paths refer."""
     eval_command: tuple[str, ...]
-    """The command that runs an evaluation: `ng_eval`."""
     convert_command: tuple[str, ...]
 
     def plan(
@@ -280,7 +278,6 @@ class ModelChoice:
     conversion: Conversion | None = None
     """The necessary conversion; None if the checkpoint is converted already, or none was given."""
     cached: bool = False
-    """An earlier conversion is used."""
 
 
 def choose_model(options: LaunchOptions, find_conversion: FindConversion, force_token: str) -> ModelChoice:
@@ -432,7 +429,6 @@ class Resources(Record):
 
     nodes: int
     gpus: int
-    """GPUs per node."""
 
 
 def read_resources(tree: Json, options: LaunchOptions, warnings: list[str]) -> Resources:

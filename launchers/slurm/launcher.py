@@ -29,7 +29,6 @@ from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.services.server.settings import redacted
 
 _SHARE = "shard="
-"""Argument that divides the rows among jobs."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ class RayNodes:
     environment: Mapping[str, str]
     client: SlurmClient
     address: str = ""
-    """HOST:PORT of the cluster."""
     _steps: list[tuple[str, subprocess.Popen[bytes], Path, int]] = field(default_factory=list)
     _temporary: Path | None = None
 

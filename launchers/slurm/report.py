@@ -33,17 +33,13 @@ class JobRow(Record):
     title: str
     job_id: str | None
     state: str
-    """A JobState, or NOT SUBMITTED."""
     attempts: int
-    """How often its command was started, over all jobs of the chain."""
     error: str
-    """Why the last attempt failed."""
 
 
 class CombinationRow(Record):
     name: str
     parameters: Json
-    """The swept parameters."""
     measured: int | None
     expected: int | None
     is_complete: bool
@@ -117,7 +113,6 @@ class SweepRow(Record):
     parameters: Json
     headline: Headline
     problem: str = ""
-    """Why the rollouts cannot be read."""
 
     @property
     def is_complete(self) -> bool:

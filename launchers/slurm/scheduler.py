@@ -37,7 +37,6 @@ from rollyard.records.types import Record
 
 class SubmissionPreview(Record):
     argv: tuple[str, ...]
-    """The command `sbatch` and its arguments."""
     files: dict[Path, str]
     """Contents of the files that are written before the submission, by path."""
 
@@ -229,13 +228,11 @@ class ChainEventKind(StrEnum):
     STARTED = "started"
     """A job started the command, or was about to."""
     QUEUED = "queued"
-    """A job queued its successor."""
     ENDED = "ended"
     """A job ended. Written by the job itself, or by a later one if it was killed."""
     CLOSED = "closed"
     """The chain ended: no further job does any work."""
     WARNING = "warning"
-    """Something failed that does not end the job."""
 
 
 class ChainEvent(Record):
@@ -286,7 +283,6 @@ class JobAttempt(Record):
     ended: float | None = None
     state: JobState = JobState.RUNNING
     reason: str | None = None
-    """Why it ended: the last line of its log, or what SLURM said."""
 
 
 class ChainEnd(NamedTuple):
@@ -338,7 +334,6 @@ class Marker(Record):
     chain: str
     job_id: str
     time: float
-    """Unix time."""
 
 
 def write_marker(path: Path, chain: str, job_id: str) -> None:

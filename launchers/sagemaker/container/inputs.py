@@ -111,7 +111,6 @@ class Resolvers:
     output_dir: Path
     """Replaces `output_dir`, because a folder inside the project would be lost with the job."""
     model_source: str | None = None
-    """Overrides `model.source`."""
 
 
 def rewrite(text: str, name: str, resolvers: Resolvers) -> str:

@@ -34,7 +34,6 @@ class RayCluster:
     hosts: int
     num_gpus: int
     arguments: Sequence[str]
-    """More arguments of `ray start`."""
     environment: Mapping[str, str]
     folder: Path
     log: Path

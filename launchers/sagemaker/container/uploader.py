@@ -49,7 +49,6 @@ class RunUploader:
     interval_s: float
     print_line: Callable[[str], None]
     _seen: dict[str, State] = field(default_factory=dict)
-    """State of each checkpoint at the last search."""
     _uploaded: dict[str, object] = field(default_factory=dict)
     """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
     _due: float = 0.0
@@ -171,7 +170,6 @@ def _complete_lines(file: Path, size: int) -> int:
 
 
 State = tuple[tuple[str, int, int], ...]
-"""Name, size and modification time of every file."""
 
 
 def _files_of(folder: Path) -> State:
@@ -208,7 +206,6 @@ def name_in_s3(folder: str, run: str) -> str:
 PART_BYTES = 64 * 1024 * 1024
 """Smaller files are uploaded by one request."""
 MAX_PARTS = 9_000
-"""S3 accepts 10,000."""
 _CONCURRENT_PARTS = 4
 
 

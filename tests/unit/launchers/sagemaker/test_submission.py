@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.cli.eval import read_arguments
 from rollyard.launchers.sagemaker.image import build_command
 from rollyard.launchers.sagemaker.job_parameters import JobParameters, command_of
 from rollyard.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
@@ -234,6 +235,15 @@ def test_hyperparameters_arrive_as_given() -> None:
     assert JobParameters.parse({"config": '"configs/a.yaml"', "sagemaker_region": "x"}).config == "configs/a.yaml"
     with pytest.raises(OperatorError, match="at most 2500"):
         JobParameters(config="x" * 3000).hyperparameters()
+
+
+def test_the_default_evaluation_commands_are_valid_for_ng_eval(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("output_dir: out\nenvironments: [gsm8k]\n")
+    settings = SageMakerSettings()
+    for command, once in ((settings.watch_command, False), (settings.final_eval_command, True)):
+        words = [word.replace("{config}", "e.yaml").replace("{checkpoints}", "/c") for word in command[1:]]
+        options = read_arguments(words, tmp_path).options
+        assert (options.watch, options.once) == ("/c", once)
 
 
 def test_an_image_for_jobs_runs_as_root_who_owns_their_folders(tmp_path: Path) -> None:
