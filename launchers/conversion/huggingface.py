@@ -10,6 +10,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,12 +110,10 @@ def _main_dtype(checkpoint: DcpCheckpoint) -> torch.dtype:
 
 
 def _generation_config(name: str, config: Any) -> Any:
-    if Path(name).is_dir() and not (Path(name) / "generation_config.json").is_file():
-        return GenerationConfig.from_model_config(config)
-    try:
-        return GenerationConfig.from_pretrained(name)
-    except OSError:  # the model has none
-        return GenerationConfig.from_model_config(config)
+    if not Path(name).is_dir() or (Path(name) / "generation_config.json").is_file():
+        with suppress(OSError):  # the model has none
+            return GenerationConfig.from_pretrained(name)
+    return GenerationConfig.from_model_config(config)
 
 
 _TEXTS = ("The quick brown fox jumps over 13 lazy dogs.", " x = {'a': [1, 2]}\n\tprint(x)  ", "Žluťoučký kůň 漢字 🙂")

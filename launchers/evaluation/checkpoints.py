@@ -160,7 +160,8 @@ class S3Source:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _copied(self, prefix: str, target: Path) -> str:
-        files = {key: target / key.removeprefix(prefix) for key in self._keys(prefix)}
+        keys = [item["Key"] for page in self._pages(prefix) for item in page.get("Contents", ())]
+        files = {key: target / key.removeprefix(prefix) for key in keys if not key.endswith("/")}
         weights = {key: file for key, file in files.items() if file.name.endswith(WEIGHTS)}
         for key, file in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -173,10 +174,6 @@ class S3Source:
         for key, file in weights.items():
             self._client.download_file(self._bucket, key, str(file))
         return find_missing_part(target, self._marker)
-
-    def _keys(self, prefix: str) -> list[str]:
-        pages = self._pages(prefix)
-        return [item["Key"] for page in pages for item in page.get("Contents", ()) if not item["Key"].endswith("/")]
 
     def _pages(self, prefix: str, **more: str) -> Any:
         return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)

@@ -85,21 +85,18 @@ def read_nemo_rl(path: Path, overrides: Iterable[ConfigOverride], servers: Itera
         del tree[key]
     config = parse(tree, str(path))
     output = Path(given.pop("output_dir", None) or config.eval.save_path or _DEFAULT_OUTPUT)
+    dataset = Path(config.data.dataset_name)
+    rows = dataset.resolve() if dataset.is_file() else output / _ROWS
     sections = OmegaConf.to_container(tree, resolve=True)
     assert isinstance(sections, dict)
     resolved = {**{str(key): value for key, value in sections.items()}, **given, "output_dir": str(output)}
     resolved["overrides"] = list(given["overrides"])
-    return NemoRlRun(config, to_eval_config(config, _rows_of(config, output), output, **given), resolved)
+    return NemoRlRun(config, to_eval_config(config, rows, output, **given), resolved)
 
 
 def _resolved(tree: DictConfig, key: str) -> Any:
     value = tree[key]
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-
-
-def _rows_of(config: NemoRlConfig, output: Path) -> Path:
-    name = Path(config.data.dataset_name)
-    return name.resolve() if name.is_file() else output / _ROWS
 
 
 def to_eval_config(config: NemoRlConfig, rows: Path, output_dir: Path, **more: Any) -> EvalConfig:

@@ -12,7 +12,7 @@ import csv
 import io
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -248,7 +248,12 @@ class CheckpointTable:
         replace(self.path, _ROWS.dump_json(self.rows, indent=2))
         replace(self.path.with_suffix(".md"), self.markdown().encode())
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(self._numbers())
+        writer, metrics = csv.writer(text, lineterminator="\n"), self._metrics()
+        writer.writerow(["step", "checkpoint", "measured", "expected", *metric_columns(metrics)])
+        for row in self.rows:
+            if (found := row.headline) is not None:
+                numbers = metric_numbers(found, metrics)
+                writer.writerow([row.step, row.checkpoint, found.measured, found.expected, *numbers])
         replace(self.path.with_suffix(".csv"), text.getvalue().encode())
 
     def markdown(self) -> str:
@@ -262,10 +267,3 @@ class CheckpointTable:
 
     def _metrics(self) -> list[str]:
         return metric_names(row.headline for row in self.rows if row.headline)
-
-    def _numbers(self) -> Iterator[list[object]]:
-        metrics = self._metrics()
-        yield ["step", "checkpoint", "measured", "expected", *metric_columns(metrics)]
-        for row in self.rows:
-            if (found := row.headline) is not None:
-                yield [row.step, row.checkpoint, found.measured, found.expected, *metric_numbers(found, metrics)]

@@ -204,12 +204,9 @@ def _walked(project: Path) -> Iterator[str]:
     for folder, names, files in os.walk(project, onerror=unreadable):
         at = Path(folder)
         links = [name for name in names if (at / name).is_symlink()]
-        names[:] = [name for name in names if not _is_generated(name) and name not in links]
+        names[:] = [name for name in names if name not in links and name not in _GENERATED]
+        names[:] = [name for name in names if not name.startswith(_GENERATED_CACHES) and not name.endswith(".egg-info")]
         yield from (str((at / name).relative_to(project)) for name in (*files, *links))
-
-
-def _is_generated(name: str) -> bool:
-    return name in _GENERATED or name.startswith(_GENERATED_CACHES) or name.endswith(".egg-info")
 
 
 NAMES = (

@@ -319,7 +319,10 @@ class JobLog:
             # A writer that was killed, or an editor, may have left a line without its end.
             start = "" if not text or text.endswith("\n") else "\n"
             header = "" if HEADER.partition("\n")[0] in text else ("\n" if text else _TITLE) + HEADER
-            _write(fd, f"{start}{header}{line}".encode())
+            data = f"{start}{header}{line}".encode()
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
 
     def remove(self, name: str) -> None:
         """Delete the line of a job that could not be submitted."""
@@ -351,12 +354,6 @@ class JobLog:
             yield fd
         finally:
             os.close(fd)
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-    os.fsync(fd)
 
 
 def _cell(text: str) -> str:

@@ -365,7 +365,11 @@ class JobWork:
         try:
             check_runtime(self.spec)
             with contextlib.ExitStack() as stack:
-                ray = self._ray(stack, each_time)
+                ray = None
+                if self.spec.nodes > 1:
+                    ray = RayNodes(self.folder, self.spec, self.environment, self.client)
+                    stack.callback(ray.stop)
+                    ray.start(lambda: self.signals.terminate, each_time)
                 command = self._start(ray)
                 try:
                     self._follow(command, each_time, interrupted)
@@ -377,14 +381,6 @@ class JobWork:
                 interrupted(state)
                 return WorkEnd(state, f"SLURM ended the job: {state}", EXIT_DRAINED)
             return WorkEnd(JobState.FAILED, str(error), 1)
-
-    def _ray(self, stack: contextlib.ExitStack, each_time: Callable[[], None]) -> RayNodes | None:
-        if self.spec.nodes == 1:
-            return None
-        ray = RayNodes(self.folder, self.spec, self.environment, self.client)
-        stack.callback(ray.stop)
-        ray.start(lambda: self.signals.terminate, each_time)
-        return ray
 
     def _start(self, ray: RayNodes | None) -> JobCommand:
         spec = self.spec
@@ -544,9 +540,8 @@ class JobSignals:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._terminate)
-        signal.signal(signal.SIGINT, self._terminate)
-        signal.signal(signal.SIGUSR1, self._drain)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._received)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake up the loop
 
     def wait(self, timeout_s: float) -> None:
@@ -555,11 +550,11 @@ class JobSignals:
             while os.read(self._reader, 512):
                 pass
 
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        self.terminate = True
-
-    def _drain(self, number: int, frame: FrameType | None) -> None:
-        self.drain = True
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.drain = True
+        else:
+            self.terminate = True
 
 
 if __name__ == "__main__":

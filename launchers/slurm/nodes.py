@@ -62,7 +62,9 @@ class RayNodes:
         head, *others = nodes
         for last in (False,) * (_HEAD_TRIES - 1) + (True,):
             address = _resolve(self.client.node_address(head))
-            port = _free_port()
+            with socket.socket() as sock:
+                sock.bind(("", 0))
+                port = int(sock.getsockname()[1])
             self.address = f"{address}:{port}"
             options = ["--head", f"--port={port}", f"--temp-dir={self._temporary}", "--include-dashboard=false"]
             self._start_node(head, address, cpus[0], options)
@@ -152,12 +154,6 @@ def _resolve(host: str) -> str:
         return socket.gethostbyname(host)
     except OSError:
         return host
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
 
 
 STEP_NAME = "rollyard-command"

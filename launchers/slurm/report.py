@@ -180,8 +180,9 @@ def sweep_table(launch: SlurmLaunch, pass_threshold: float | None = None) -> Swe
 
 
 def write_table(table: SweepTable, folder: Path) -> list[Path]:
+    heading = f"# Launch {table.launch_id}\n\n{table.summary} Intervals are 95%, clustered by task.\n\n"
     contents = {
-        "results.md": _markdown(table),
+        "results.md": heading + markdown_table([table.titles, *(table.cells(row) for row in table.rows)]),
         "results.csv": _csv(table),
         "results.json": table.model_dump_json(indent=2) + "\n",
     }
@@ -192,11 +193,6 @@ def write_table(table: SweepTable, folder: Path) -> list[Path]:
     for name, text in contents.items():
         replace(folder / name, text.encode())
     return [folder / name for name in contents]
-
-
-def _markdown(table: SweepTable) -> str:
-    heading = [f"# Launch {table.launch_id}", "", f"{table.summary} Intervals are 95%, clustered by task.", "", ""]
-    return "\n".join(heading) + markdown_table([table.titles, *(table.cells(row) for row in table.rows)])
 
 
 def _csv(table: SweepTable) -> str:

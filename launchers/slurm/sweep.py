@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -265,13 +266,8 @@ def _explain_yaml_error(error: Exception) -> str:
 
 def shown_value(value: Any) -> str:
     """Format a value on one line: a string as it is if it would be read as the same string, anything else as JSON."""
-    if isinstance(value, str) and value.isprintable() and value == value.strip() and _reads_as_itself(value):
-        return value
+    if isinstance(value, str) and value and value.isprintable() and value == value.strip():
+        with suppress(ValueError):
+            if read_value(value) == value:
+                return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _reads_as_itself(text: str) -> bool:
-    try:
-        return bool(text) and read_value(text) == text
-    except ValueError:
-        return False
