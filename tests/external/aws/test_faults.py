@@ -75,12 +75,6 @@ def without_processes(project: Path) -> None:
         settings.write("container_entrypoint: []\n")
 
 
-def test_a_throttled_request_is_repeated(account: Account, project: Path) -> None:
-    without_processes(project)
-    account.fail("SageMaker.CreateTrainingJob", 400, THROTTLED, times=2)
-    assert account.ng_submit(project, *SUBMIT).returncode == 0
-
-
 def test_a_lost_response_does_not_create_a_second_job(account: Account, project: Path) -> None:
     without_processes(project)
 

@@ -83,20 +83,6 @@ def test_the_policy_of_print_iam_allows_all_that_submitting_following_and_stoppi
     assert called - allowed - {"sts:POST"} == set()  # GetCallerIdentity needs no permission
 
 
-def test_a_tag_that_cannot_be_listed_is_still_refused_by_name(account: Account, project: Path) -> None:
-    denied = '{"__type": "AccessDeniedException", "message": "no"}'
-    account.fail("V20150921.DescribeImages", 400, denied, times=1)
-    done = account.ng_submit(project, "configs/small.yaml", "--image-tag", "absent")
-    assert "no image with the tag absent" in done.stderr and "AccessDeniedException" in done.stderr
-
-
-def test_a_failed_job_shows_its_error_and_not_what_it_had_printed_before(account: Account, project: Path) -> None:
-    (project / "train.py").write_text("print('a note')\nraise ValueError('the reason')\n")
-    done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
-    assert done.returncode == 1
-    assert "ended with exit status 1: ValueError: the reason" in done.stderr + done.stdout
-
-
 def test_a_training_job_reads_its_data_set_from_the_projects_folder_in_s3(account: Account, project: Path) -> None:
     shutil.copytree(INSTALLED / "examples/drop_in/entrypoints", project / "entrypoints")
     config = RLVR_CONFIG | {"model": {"path": str(project)}, "tokenizer": {}}

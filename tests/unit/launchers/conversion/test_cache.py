@@ -150,16 +150,11 @@ def test_a_forced_conversion_is_the_next_version_once_for_each_token_and_touches
     assert path_of(asked, token="launch2") == path_of(asked) == third
     assert path_of(asked, token="launch1") == second
     assert files() == before
-
-
-def test_a_folder_with_a_versions_name_is_not_used_and_not_overwritten(
-    asked: ConversionRequest, tmp_path: Path
-) -> None:
-    path_of(asked, hf_path=tmp_path / "hf")
-    (tmp_path / "hf-7").mkdir()
-    (tmp_path / "hf-7" / "mine.txt").touch()
-    assert path_of(asked, hf_path=tmp_path / "hf", token="t") == tmp_path / "hf-8"
-    assert names(tmp_path / "hf-7") == ["mine.txt"]
+    other = first.with_name(f"{first.name}-7")  # a folder with the name of a version is neither used nor overwritten
+    other.mkdir()
+    (other / "mine.txt").touch()
+    assert path_of(asked, token="launch3") == first.with_name(f"{first.name}-8")
+    assert names(other) == ["mine.txt"]
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.safetensors")

@@ -39,12 +39,6 @@ def test_an_existing_conversion_is_found_without_torch(tmp_path: Path, capsys: p
     assert (quiet.out, quiet.err.splitlines()) == (f"{path}\n", lines[:2])
 
 
-def test_nothing_but_the_converter_imports_torch() -> None:
-    code = "import sys, rollyard.launchers.conversion; print([m for m in sys.modules if 'torch' in m])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_failure_is_one_line_with_status_1(tmp_path: Path) -> None:
     """B1: the status of a failed conversion was lost, and the evaluation ran."""
     request = write_checkpoint(tmp_path)

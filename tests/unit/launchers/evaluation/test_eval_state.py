@@ -44,17 +44,13 @@ def evaluation(here: Path, run_id: str, started: str, shard: str | None = None) 
     return folder
 
 
-def test_a_state_is_alive_only_with_its_own_process(tmp_path: Path) -> None:
+def test_a_state_is_alive_only_with_its_own_process_and_a_torn_or_missing_one_is_none(tmp_path: Path) -> None:
     state = new_state("a", tmp_path, None, 3)
     assert is_alive(state)
+    (tmp_path / "torn.json").write_text(state.model_dump_json()[:-9])
+    assert read_state(tmp_path / "torn.json") is read_state(tmp_path / "missing.json") is None
     assert not is_alive(state.model_copy(update={"started_ticks": state.started_ticks + 1})), "a reused process id"
     assert not is_alive(state.model_copy(update={"host": "another"}))
-
-
-def test_a_torn_or_missing_state_is_none(tmp_path: Path) -> None:
-    assert read_state(tmp_path / "eval_state.json") is None
-    (tmp_path / "eval_state.json").write_text('{"id": "a", "fol')
-    assert read_state(tmp_path / "eval_state.json") is None
 
 
 def test_an_evaluation_is_found_by_its_id_its_folder_from_within_it_or_as_the_newest(tmp_path: Path) -> None:

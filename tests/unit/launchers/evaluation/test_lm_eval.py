@@ -25,7 +25,6 @@ from rollyard.launchers.evaluation.lm_eval import (
 )
 from rollyard.records.errors import OperatorError, RunError
 from tests.unit.launchers.evaluation.checkpoint_files import checkpoint
-from tests.unit.services.processes import wait_for_end
 
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_lm_eval.py")))
 GSM8K, IFEVAL = Benchmark(task="gsm8k", num_fewshot=8), Benchmark(task="ifeval")
@@ -123,24 +122,6 @@ def test_a_failed_evaluation_is_retried_by_later_passes_then_abandoned_but_stays
     evaluator.results_store.forget_failures()
     site.watch(evaluator)
     assert (evaluator.results_store.failed([GSM8K.title]), len(evaluator.results_store.scores)) == ([], 1)
-
-
-def test_an_interrupted_evaluation_leaves_no_engine_and_no_record(site: Site) -> None:
-    folder = site.checkpoint()
-    (folder / "slow").touch()
-    engines: list[int] = []
-
-    def show(text: str) -> None:
-        if text.startswith("engine "):
-            engines.append(int(text.split()[1]))
-            raise KeyboardInterrupt
-
-    evaluator = LmEvaluator(Harness(command=FAKE), ResultsStore(site.root / "out"), [GSM8K], {}, show=show)
-    with pytest.raises(KeyboardInterrupt):
-        evaluator.evaluate("step_1", Model(str(folder)))
-    wait_for_end(engines[0])
-    evaluator.results_store.close()
-    assert ResultsStore(site.root / "out").is_pending("step_1", GSM8K, {})
 
 
 def test_the_lm_eval_command_line_has_the_expected_options(tmp_path: Path) -> None:

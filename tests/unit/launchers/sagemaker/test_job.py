@@ -177,25 +177,22 @@ def test_the_environment_comes_from_variables_or_from_sagemakers_files(tmp_path:
             read_environment({**environ, name: value})
 
 
-def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used(root: Path, run: Run) -> None:
-    script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SM_')}))"
+def test_a_program_finds_sagemakers_variables_and_its_checkpoints_below_the_output_are_those_of_the_run(
+    root: Path, run: Run
+) -> None:
+    """SageMaker's toolkit, which sets the variables in its own images, is not used."""
+    (root / "code/train.yaml").write_text("output_dir: results/x\n")
+    output = "pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"')"
+    variables = "{k: v for k, v in os.environ.items() if k.startswith('SM_')}"
+    script = f"import json, os, pathlib, sys; print(json.dumps([{output}, {variables}]))"
     (root / "code/train.py").write_text(script)
-    _, output = run(config="train.yaml", command=["python", "train.py"])
-    (line,) = [line for line in output.splitlines() if line.startswith("[program] {")]
-    found = json.loads(line.removeprefix("[program] "))
+    _, printed = run(config="train.yaml", command=["python", "train.py", "{config}"])
+    (line,) = [line for line in printed.splitlines() if line.startswith("[program] [")]
+    folder, found = json.loads(line.removeprefix("[program] "))
     assert json.loads(found["SM_HOSTS"]) == ["algo-1"] and found["SM_CURRENT_HOST"] == "algo-1"
     assert json.loads(found["SM_TRAINING_ENV"])["job_name"] == "j-20260116-011803"
     assert found["SM_MODEL_DIR"] == str(root / "model") and int(found["SM_NUM_GPUS"]) > 0
-
-
-def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path, run: Run) -> None:
-    (root / "code/train.yaml").write_text("output_dir: results/x\n")
-    script = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"'))"
-    (root / "code/train.py").write_text(script)
-    _, output = run(config="train.yaml", command=["python", "train.py", "{config}"])
-    line = next(line for line in output.splitlines() if line.startswith("[program] "))
-    folder = Path(line.removeprefix("[program] "))
-    assert (folder / "checkpoints").resolve() == (folder.parent / "checkpoints").resolve()
+    assert (Path(folder) / "checkpoints").resolve() == (Path(folder).parent / "checkpoints").resolve()
 
 
 @pytest.mark.parametrize(

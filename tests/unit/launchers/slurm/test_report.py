@@ -69,9 +69,6 @@ def test_the_status_names_state_attempts_and_the_last_error(site: LaunchSite, la
     assert found.combinations[1].parameters["generation.temperature"] == 0.8
     assert found.summary.startswith("3 combinations, 0 complete; ")
     assert found.summary.endswith(": COMPLETED 1, RUNNING 1, OUT_OF_MEMORY 1")
-
-
-def test_a_job_that_slurm_never_got_is_shown(site: LaunchSite, launch: SlurmLaunch) -> None:
     for spec in site.scheduler.specs:
         (spec.folder / SUBMISSION_FILE).unlink()
     assert {one.states for one in launch_status(launch, site.scheduler).combinations} == {NOT_SUBMITTED}
