@@ -1,8 +1,4 @@
-"""Finds the checkpoints of a training run: which exist, which are complete, and each of them as it appears.
-
-A CheckpointWatch polls a Source, a local folder or a prefix in S3. A checkpoint is complete if it has a config and each
-weight file has the length that its header states.
-"""
+"""Finds the checkpoints of a training run, in a folder or in S3: which are complete, and each of them as it appears."""
 
 from __future__ import annotations
 

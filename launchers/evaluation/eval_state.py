@@ -1,8 +1,4 @@
-"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind.
-
-`eval_state.json` is replaced at every change (EvalTracker), so that the evaluation can be shown while it runs and
-continued after a crash.
-"""
+"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind."""
 
 from __future__ import annotations
 
@@ -201,11 +197,11 @@ class EvalObserver(Protocol):
         """Called when a collection has ended, before the next message."""
 
 
+@dataclass
 class EvalTracker:
-    def __init__(self, state: EvalState, path: Path, observer: EvalObserver) -> None:
-        self.state = state
-        self.observer = observer
-        self._path = path
+    state: EvalState
+    path: Path
+    observer: EvalObserver
 
     def update(self, **changes: Any) -> None:
         """Change fields of the state. A full disk is reported when rollouts are written, not here."""
@@ -214,7 +210,7 @@ class EvalTracker:
             return
         self.state = changed.model_copy(update={"updated": time.time()})
         try:
-            write_state(self._path, self.state)
+            write_state(self.path, self.state)
         except (RunError, OSError):
             return
 

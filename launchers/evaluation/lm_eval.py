@@ -1,8 +1,4 @@
-"""Evaluates checkpoints with EleutherAI's lm_eval.
-
-An Evaluator runs each benchmark once on each checkpoint and retries what failed; a Harness runs one of them as a
-process, writes its output to a log and reports its errors.
-"""
+"""Evaluates checkpoints with EleutherAI's lm_eval: each benchmark once on each checkpoint, with retries of failures."""
 
 from __future__ import annotations
 

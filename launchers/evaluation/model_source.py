@@ -1,8 +1,4 @@
-"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`, and how vLLM serves it.
-
-`openai/gpt-4.1-mini` is at a provider, `vllm/Qwen/Qwen3-4B` is served by a local_vllm_model of the run, whose settings
-`local_vllm_model` returns.
-"""
+"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`, and how vLLM serves it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Runs an evaluation that a config file of NeMo-RL defines.
-
-`read_nemo_rl` converts the file to an EvalConfig. `prepare` writes the rows of its dataset for the environment that
-scores them, and `finish` the results in NeMo-RL's formats, with the block that it prints.
-"""
+"""Runs an evaluation that a config file of NeMo-RL defines: converts it, prepares its rows, writes its results."""
 
 from __future__ import annotations
 

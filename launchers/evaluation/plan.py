@@ -1,8 +1,4 @@
-"""EvalPlan: what an evaluation will run, checked before anything is started.
-
-`check` resolves config, model, agent and rows, and raises an OperatorError for the first thing that would make the
-evaluation fail. `run_command`, `collect_command` and `report_command` are the commands that it will run.
-"""
+"""EvalPlan: what an evaluation will run, and the commands for it, checked before anything is started."""
 
 from __future__ import annotations
 

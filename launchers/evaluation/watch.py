@@ -1,8 +1,4 @@
-"""Evaluates each checkpoint of a training run once, in a folder of its own, and keeps one table over their steps.
-
-EvalWatch does this with any evaluation, WatchControl lets `ng_eval status|pause|resume|stop` reach it, and
-`watch_identity.json` refuses a table of different checkpoints or parameters.
-"""
+"""Evaluates each checkpoint of a training run once, in a folder of its own, and keeps one table over their steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""SourceBundle: the project's files as a tar.gz whose bytes depend only on their contents.
-
-The files are those that git does not ignore. Files that look like secrets, by name or content, are refused.
-"""
+"""SourceBundle: the project's files that git does not ignore, as a tar.gz whose bytes depend only on their contents."""
 
 from __future__ import annotations
 

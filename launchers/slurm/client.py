@@ -1,7 +1,4 @@
-"""SlurmClient: runs sbatch, squeue, scontrol, sacct and scancel as argument lists, each with a time limit.
-
-While slurmctld does not answer, these commands block for minutes.
-"""
+"""SlurmClient: runs sbatch, squeue, scontrol, sacct and scancel as argument lists, each with a time limit."""
 
 from __future__ import annotations
 

@@ -106,10 +106,10 @@ class SlurmLauncher:
         with folder.locked():
             launch = folder.read()  # another launcher may have changed it before the lock
             known = submitted_jobs(launch)
-            states = self._states(known)
+            states = self.scheduler.states(list(known.values()))
             completed = frozenset(name for name, job in known.items() if states[job.job_id] is JobState.COMPLETED)
             self._settle(launch, known, completed)
-            states |= self._states({name: job for name, job in known.items() if job.job_id not in states})
+            states |= self.scheduler.states([job for job in known.values() if job.job_id not in states])
             done = frozenset(one.name for one in launch.combinations if read_progress(one).is_complete)
             reshaped, surplus = _reshape(launch, known, states, done, jobs)
             if reshaped != launch:
@@ -129,7 +129,7 @@ class SlurmLauncher:
                 self._settle(launch, known)
             except (OperatorError, RunError) as error:
                 self.warn(f"an interrupted submission may have left a job that is not cancelled: {error}")
-            states = self._states(known)
+            states = self.scheduler.states(list(known.values()))
             live = [job for job in known.values() if states[job.job_id].alive]
             self.scheduler.cancel([job for job in known.values() if states[job.job_id] is not JobState.COMPLETED])
         ended = f"; {len(known) - len(live)} had ended before" if len(live) < len(known) else ""
@@ -143,9 +143,6 @@ class SlurmLauncher:
         for job in launch.jobs:
             if job.spec.name not in submitted and read_submission(job.spec.folder) is not None:
                 self._submit(job, submitted, completed)
-
-    def _states(self, jobs: Mapping[str, SubmittedJob]) -> dict[str, JobState]:
-        return self.scheduler.states(list(jobs.values())) if jobs else {}
 
     def _earlier(self, options: LaunchOptions, launch: SlurmLaunch) -> SlurmLaunch | None:
         """Return the launch to continue; None for a new one. Raises OperatorError if it has different content."""

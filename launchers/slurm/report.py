@@ -84,7 +84,7 @@ class LaunchStatus(Record):
 def launch_status(launch: SlurmLaunch, scheduler: Scheduler) -> LaunchStatus:
     """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
     submitted = submitted_jobs(launch)
-    states = scheduler.states(list(submitted.values())) if submitted else {}
+    states = scheduler.states(list(submitted.values()))
 
     def row(job: PlannedJob) -> JobRow:
         known = submitted.get(job.spec.name)

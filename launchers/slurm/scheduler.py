@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +42,9 @@ class SubmissionPreview(Record):
     """Contents of the files that are written before the submission, by path."""
 
 
+@dataclass
 class Scheduler:
-    def __init__(self, client: SlurmClient) -> None:
-        self._client = client
+    client: SlurmClient
 
     def preview(self, spec: JobSpec) -> SubmissionPreview:
         spec = _checked(spec)
@@ -68,7 +69,7 @@ class Scheduler:
         submission = Submission(chain=chain, name=spec.name, submitted=time.time())
         write_job(spec, chain)
         write_submission(spec.folder, submission)
-        job_id = submit_once(self._client, spec, chain, 1, _after(spec))
+        job_id = submit_once(self.client, spec, chain, 1, _after(spec))
         write_submission(spec.folder, submission.model_copy(update={"job_id": job_id}))
         return job_id
 
@@ -77,13 +78,13 @@ class Scheduler:
         if submission.job_id is None:
             # The launcher was killed between sbatch and its answer; the job may have run already.
             events = ChainRecord(folder, submission.chain).events()
-            job_id = _find_job(self._client, submission.chain, 1) or (events[0].job_id if events else None)
+            job_id = _find_job(self.client, submission.chain, 1) or (events[0].job_id if events else None)
             if job_id is None:
                 return None
             submission = submission.model_copy(update={"job_id": job_id})
             write_submission(folder, submission)
         assert submission.job_id is not None
-        listed = jobs_of(self._client, [submission.chain])[submission.chain]
+        listed = jobs_of(self.client, [submission.chain])[submission.chain]
         state = self._state(folder, submission.chain, submission.job_id, listed)
         return submission.job_id if state.alive or state == JobState.COMPLETED else None
 
@@ -93,7 +94,7 @@ class Scheduler:
         # Chains that are done are not queried, so that the states of a complete launch need no SLURM.
         states = {job.job_id: _recorded_end(job.folder, chains[job.job_id]) for job in jobs}
         open_jobs = [job for job in jobs if states[job.job_id] is None]
-        listed = jobs_of(self._client, [chains[job.job_id] for job in open_jobs]) if open_jobs else {}
+        listed = jobs_of(self.client, [chains[job.job_id] for job in open_jobs]) if open_jobs else {}
         for job in open_jobs:
             chain = chains[job.job_id]
             states[job.job_id] = self._state(job.folder, chain, job.job_id, listed[chain])
@@ -118,7 +119,7 @@ class Scheduler:
         return ended or JobState.UNKNOWN
 
     def ending(self, job_id: str) -> JobState | None:
-        return self._client.ending(array_base(job_id)) or self._client.accounted(job_id)
+        return self.client.ending(array_base(job_id)) or self.client.accounted(job_id)
 
     def attempts(self, job: SubmittedJob) -> list[JobAttempt]:
         """Return every start of the job's command, with the state and reason of each end.
@@ -129,7 +130,7 @@ class Scheduler:
         return [self._settled(attempt) if attempt.ended is None else attempt for attempt in found]
 
     def _settled(self, attempt: JobAttempt) -> JobAttempt:
-        standing = self._client.standing(attempt.job_id)
+        standing = self.client.standing(attempt.job_id)
         if standing is not None and standing.state.alive:
             if standing.restarts == attempt.restart:
                 return attempt
@@ -146,10 +147,10 @@ class Scheduler:
             write_marker(job.folder / CANCELLED, chain, job.job_id)
         # Successors first, so that none of them starts when its predecessor ends.
         for state in (JobState.PENDING, JobState.RUNNING):
-            listed = jobs_of(self._client, chains)
-            self._client.cancel([one.job_id for found in listed.values() for one in found if one.state == state])
-        left = [one for found in jobs_of(self._client, chains).values() for one in found]
-        self._client.cancel([one.job_id for one in left if one.state == JobState.PENDING])
+            listed = jobs_of(self.client, chains)
+            self.client.cancel([one.job_id for found in listed.values() for one in found if one.state == state])
+        left = [one for found in jobs_of(self.client, chains).values() for one in found]
+        self.client.cancel([one.job_id for one in left if one.state == JobState.PENDING])
 
 
 def _checked(spec: JobSpec) -> JobSpec:

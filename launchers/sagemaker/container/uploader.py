@@ -1,8 +1,7 @@
 """RunUploader: copies checkpoints, traces and logs to S3 while the program runs.
 
-A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. An interrupted upload has no such
-file, and the next one sends what is missing. Other files of the run grow: they are uploaded again after a change, up to
-the last line.
+A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. Other files grow: they are uploaded
+again after a change, up to the last line.
 """
 
 from __future__ import annotations
