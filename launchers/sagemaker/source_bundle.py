@@ -87,23 +87,16 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
 
 def _check_links(project: Path, names: Sequence[str]) -> None:
     # A file below a link to a folder, too: git lists tracked files whose folder has been replaced by a link.
-    outside = [_with_target(project, name) for name in names if not _is_inside(project, project / name)]
-    absolute = [
-        name
-        for name in names
-        if (project / name).is_symlink() and os.path.isabs(os.readlink(project / name))  # noqa: PTH115, PTH117
-    ]
+    links = {name: os.readlink(project / name) for name in names if (project / name).is_symlink()}  # noqa: PTH115
+    leading_out = [name for name in names if not _is_inside(project, project / name)]
+    outside = [f"{name} -> {links.get(name) or (project / name).resolve()}" for name in leading_out]
+    absolute = [name for name, target in links.items() if os.path.isabs(target)]  # noqa: PTH117
     if outside or absolute:
         raise OperatorError(
             "links that lead out of the project or nowhere would be broken in the job: "
             f"{_listed(outside or absolute)}. Replace them by relative links within the project, or add them to "
             ".gitignore"
         )
-
-
-def _with_target(project: Path, name: str) -> str:
-    path = project / name
-    return f"{name} -> {os.readlink(path) if path.is_symlink() else path.resolve()}"  # noqa: PTH115 - the text of the link
 
 
 def _is_inside(project: Path, path: Path) -> bool:

@@ -213,17 +213,9 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _HIDDEN = "(hidden)"
 
 
-def describe(
-    settings: SageMakerSettings,
-    target: SageMakerTarget,
-    plan: SubmissionPlan,
-    submission: SageMakerSubmission,
-    log: JobLog,
-    *,
-    build: bool,
-    push: bool,
-) -> Iterator[str]:
+def describe(submission: SageMakerSubmission, plan: SubmissionPlan, *, build: bool, push: bool) -> Iterator[str]:
     """Yield every command, call and file in order. Values that only AWS knows are placeholders in capitals."""
+    settings, target = submission.settings, submission.target
     name, tag = next(iter(plan.names)), plan.image_tag
     local = f"{target.repository}:{tag}"
     if target.account == ANY_ACCOUNT:
@@ -245,11 +237,10 @@ def describe(
     yield f"  with {len(plan.bundle.files)} files, {plan.bundle.size / 1e6:.1f} MB:"
     for file in plan.bundle.files:
         yield f"  {plain_line(file)}"
-    yield plain_line(f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
+    yield plain_line(f"append to {submission.log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
     request = submission.request(plan, name)
-    shown_values = {
-        key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in request.environment.items()
-    }
+    values = request.environment.items()
+    shown_values = {key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in values}
     yield _call("sagemaker", "CreateTrainingJob", request.model_copy(update={"environment": shown_values}).arguments())
 
 

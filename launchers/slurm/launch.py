@@ -189,11 +189,10 @@ def submitted_jobs(launch: SlurmLaunch) -> dict[str, SubmittedJob]:
     }
 
 
-@dataclass(frozen=True)
-class Progress:
-    measured: int | None
+class Progress(Record):
+    measured: int | None = None
     """Rollouts with a reward; None if the collection has not begun."""
-    expected: int | None
+    expected: int | None = None
     is_complete: bool = False
     """Every rollout is measured and in one file."""
 
@@ -202,10 +201,10 @@ def read_progress(combination: Combination) -> Progress:
     output = EvalFolder(combination.run).rollouts.output
     merged = read_status(output)
     if merged is not None and merged.expected and merged.measured == merged.expected:
-        return Progress(merged.measured, merged.expected, is_complete=True)
+        return Progress(measured=merged.measured, expected=merged.expected, is_complete=True)
     if (found := shard_progress(output)) is not None:
-        return Progress(*found)
-    return Progress(None, None) if merged is None else Progress(merged.measured, merged.expected)
+        return Progress(measured=found[0], expected=found[1])
+    return Progress() if merged is None else Progress(measured=merged.measured, expected=merged.expected)
 
 
 class LaunchOptions(JobOptions):

@@ -99,8 +99,7 @@ def launch_status(launch: SlurmLaunch, scheduler: Scheduler) -> LaunchStatus:
 
     combinations = []
     for one in launch.combinations:
-        progress, jobs = read_progress(one), [row(job) for job in launch.jobs_of(one.name)]
-        counts = {"measured": progress.measured, "expected": progress.expected, "is_complete": progress.is_complete}
+        jobs, counts = [row(job) for job in launch.jobs_of(one.name)], read_progress(one).model_dump()
         combinations.append(CombinationRow(name=one.name, parameters=one.swept_values, jobs=jobs, **counts))
     conversion = [row(job) for job in launch.jobs_of(None)]
     return LaunchStatus(
