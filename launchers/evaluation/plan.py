@@ -270,11 +270,8 @@ def _check_manifest(plan: EvalPlan) -> None:
         before.pop("settings", None)
     if plan.served:
         before, now = comparable_settings(before), comparable_settings(now)
-    refuse_differences(
-        before,
-        {name: now[name] for name in before},
-        f"{plan.folder.root} belongs to an evaluation with different parameters",
-    )
+    other = f"{plan.folder.root} belongs to an evaluation with different parameters"
+    refuse_differences(before, {name: now[name] for name in before}, other)
 
 
 async def _check_endpoint(source: ModelSource, environ: Mapping[str, str]) -> list[str]:
@@ -442,12 +439,12 @@ def read_identity(path: Path) -> Json | None:
 
 def refuse_differences(before: Json, now: Json, other: str) -> None:
     """Raise OperatorError with `other` and what is different, if anything is."""
+
+    def shown(value: object) -> str:
+        return "not set" if value is None else repr(value)
+
     if found := list(differences(before, now)):
-        shown = ["not set" if value is None else repr(value) for _, *values in found for value in values]
-        listed = "\n".join(
-            f"  {name}: {old} in the folder, {new} now"
-            for (name, *_), old, new in zip(found, shown[::2], shown[1::2], strict=True)
-        )
+        listed = "\n".join(f"  {name}: {shown(old)} in the folder, {shown(new)} now" for name, old, new in found)
         raise OperatorError(
             f"{other}:\n{listed}\nRepeat the original command to continue it, or choose another output_dir"
         )

@@ -167,7 +167,10 @@ def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None)
     if folder is not None:
         path = folder.expanduser().resolve()
         launch = LaunchFolder(path).read()
-        if not (launch.folder.exists() and launch.folder.samefile(path)):  # several mounts may show one folder
+        same = False
+        with suppress(OSError):
+            same = launch.folder.samefile(path)  # several mounts may show one folder
+        if not same:
             raise OperatorError(
                 f"{path} was moved or copied: its jobs and files belong to {launch.folder}; move it back, or pass that"
             )

@@ -278,11 +278,8 @@ class DownloadedModel:
         return (str(copy), "") if copy.is_dir() else (None, f"{address} is one object, not a folder")
 
     def _hub(self, path: str) -> tuple[str | None, str]:
-        return (
-            (path, "")
-            if _HUB_NAME.fullmatch(path)
-            else (None, f"{path!r} is not the name of a model on the Hugging Face Hub")
-        )
+        named = _HUB_NAME.fullmatch(path)
+        return (path, "") if named else (None, f"{path!r} is not the name of a model on the Hugging Face Hub")
 
 
 def _source_order(source: str | Sequence[str]) -> Sequence[str]:
