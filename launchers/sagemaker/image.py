@@ -19,6 +19,7 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.s3 import AwsError, aws_errors
 
 _ECR_HOST = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+_RECENT = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class EcrImage:
     tag: str
 
     def check(self) -> None:
-        """Raise RunError if the tag does not exist."""
+        """Raise RunError if the tag does not exist. The message names the newest tags."""
         try:
             with aws_errors(f"image {self.repository}:{self.tag} cannot be checked"):
                 # Pulling needs the same permission, so that policies for building and submitting have it.
@@ -39,8 +40,8 @@ class EcrImage:
             raise RunError(f"the ECR repository {self.repository} does not exist; --build --push creates it") from error
         if not found["images"]:
             raise RunError(
-                f"the ECR repository {self.repository} has no image with the tag {self.tag}. Pass --image-tag, or "
-                "--build --push to push a new one"
+                f"the ECR repository {self.repository} has no image with the tag {self.tag} ({self._known_tags()}). "
+                "Pass --image-tag, or --build --push to push a new one"
             )
 
     def create_repository(self) -> bool:
@@ -63,6 +64,17 @@ class EcrImage:
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
         command = ["docker", "login", "--username", user, "--password-stdin", registry]
         docker.run(command, input=password, capture_output=True)
+
+    def _known_tags(self) -> str:
+        try:
+            with aws_errors(f"the images of {self.repository} cannot be listed"):
+                pages = self.ecr.get_paginator("describe_images").paginate(repositoryName=self.repository)
+                images = [image for page in pages for image in page["imageDetails"] if image.get("imageTags")]
+        except AwsError as error:
+            return f"its tags cannot be listed: {error.code}"
+        images.sort(key=lambda image: str(image.get("imagePushedAt", "")), reverse=True)
+        tags = [tag for image in images for tag in image["imageTags"]][:_RECENT]
+        return f"the newest are {', '.join(tags)}" if tags else "it has no images"
 
 
 def registry_of(image: str) -> tuple[str, str] | None:
