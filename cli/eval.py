@@ -45,14 +45,14 @@ from rollyard.launchers.evaluation.eval_state import (
 )
 from rollyard.launchers.evaluation.evaluate import EvalResult, EvaluationEnding, evaluate
 from rollyard.launchers.evaluation.nemo_rl import NemoRlRun, read_nemo_rl
-from rollyard.launchers.evaluation.plan import EvalPlan, check
+from rollyard.launchers.evaluation.plan import EvalPlan, check, write_identity
 from rollyard.launchers.evaluation.watch import (
+    IDENTITY,
     EvalWatch,
     WatchControl,
     check_watch_identity,
     identity_of_watch,
     open_source,
-    write_watch_identity,
 )
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
@@ -371,7 +371,7 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
 
         identity = identity_of_watch(given.config, _address(options.watch, here))
         check_watch_identity(folder, identity)  # another watch may have written it since the check
-        write_watch_identity(folder, identity)
+        write_identity(folder / IDENTITY, identity)
         config = given.config.model_copy(update={"output_dir": folder})
         watch = EvalWatch(config, source, evaluate_one, poll_s=options.poll_interval_s, print_line=display.print_line)
         with contextlib.suppress(EvaluationEnding):

@@ -20,7 +20,7 @@ from rollyard.launchers.evaluation.lm_eval import (
     MAX_ATTEMPTS,
     QWEN3_1_7B_BASE,
     USUAL,
-    Baseline,
+    Baselines,
     Benchmark,
     Entry,
     Harness,
@@ -41,7 +41,7 @@ from rollyard.services.runtime.find_run import find_run
 EXAMPLE = (
     "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks gsm8k:8,ifeval --output-dir results/eval"
 )
-BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
+BASELINES: dict[str, Baselines] = {"none": {}, "qwen3-1.7b-base": QWEN3_1_7B_BASE}
 
 
 class LmEvalOptions(Options):

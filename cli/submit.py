@@ -112,7 +112,7 @@ def _new_job(options: Namespace, settings: SageMakerSettings, project: Path, log
     target = find_target(settings, offline=options.dry_run)
     submission = SageMakerSubmission(settings, target, log, _print)
     if options.dry_run:
-        for line in describe(settings, target, plan, submission, log, build=options.build, push=options.push):
+        for line in describe(submission, plan, build=options.build, push=options.push):
             print(line)
         return EXIT_DONE
     if options.build:

@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         environ or {},
         options.hf_ckpt_path,
         token=options.force_token or (uuid.uuid4().hex[:12] if options.force_conversion else ""),
-        verify=options.verify,
     )
     stopped = Event()
 
@@ -92,13 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     force.add_argument(
         "--force-token", metavar="T", default="", help="as above, but once for all processes with token T"
     )
-    parser.add_argument("--verify", action="store_true", help="compare an existing conversion with its digests")
+    wait = LockSettings().max_wait_s
     parser.add_argument(
-        "--max-wait",
-        metavar="S",
-        type=float,
-        default=LockSettings().max_wait_s,
-        help="wait for others (default: %(default)s s)",
+        "--max-wait", metavar="S", type=float, default=wait, help=f"wait for others (default: {wait} s)"
     )
     parser.add_argument("--print-path", action="store_true", help="print only the path; messages go to standard error")
     return parser

@@ -21,10 +21,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import Field, ValidationError
 
@@ -54,8 +53,6 @@ class ConversionRequest:
     """None: the cache."""
     token: str = ""
     """One for each launch with --force-conversion; a conversion that carries it is accepted, no other."""
-    verify: bool = False
-    """Compare the content of an existing conversion with its manifest, not only the sizes."""
     remember: bool = True
     """Store digests of the files in the cache folder, so that others need not read them. False for a dry run."""
 
@@ -66,12 +63,13 @@ class ConversionRequest:
         source = read_source(self.checkpoint, self.config, self.environ, digests)
         if self.hf_path is not None and not str(self.hf_path):
             raise OperatorError("--hf-ckpt-path is empty; expected a folder, or omit it")
-        base = resolve(self.hf_path, self.environ) if self.hf_path else cached_path(root, source.checkpoint, source.key)
+        cached = root / "_".join(filter(None, (identifier(source.checkpoint), source.key[:16])))
+        base = resolve(self.hf_path, self.environ) if self.hf_path else cached
         if base in (source.checkpoint, *source.checkpoint.parents) or source.checkpoint in base.parents:
             raise OperatorError(
                 f"--hf-ckpt-path: {base} and the checkpoint {source.checkpoint} must not contain each other"
             )
-        return source, Versions(base, source.key, token=self.token, verify=self.verify, report=report)
+        return source, Versions(base, source.key, self.token, report)
 
 
 def conversion_target(request: ConversionRequest) -> Path:
@@ -88,8 +86,6 @@ def is_converted(request: ConversionRequest) -> bool:
 
 
 class LockSettings(Record):
-    """Durations in seconds."""
-
     heartbeat_s: float = 10
     expiry_s: float = 120
     """An owner on another host counts as dead after this long without a heartbeat."""
@@ -97,10 +93,8 @@ class LockSettings(Record):
     poll_s: float = 1
 
 
-class Converter(Protocol):
-    """Writes a checkpoint in Hugging Face format into an empty folder, and checks it. Raises RunError if it fails."""
-
-    def __call__(self, source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents: ...
+Converter = Callable[[ConversionSource, Path, Callable[[str], None]], "Contents"]
+"""Writes a checkpoint in Hugging Face format into an empty folder, and checks it. Raises RunError if it fails."""
 
 
 def convert(
@@ -137,7 +131,6 @@ def convert(
 
 @contextmanager
 def _locked(base: Path, settings: LockSettings, report: Callable[[str], None]) -> Iterator[bool]:
-    """Hold the lock of a conversion. Yields whether it was waited for; raises RunError if that takes too long."""
     filelock = load("filelock", "convert", "the conversion of DCP checkpoints")
     path = base.with_name(f"{base.name}.lock")
     durations = {"lease_duration": settings.expiry_s, "heartbeat_interval": settings.heartbeat_s}
@@ -232,29 +225,26 @@ def _remove_leftovers(base: Path, report: Callable[[str], None]) -> None:
             report(f"Removed {folder}, which an interrupted conversion had left")
 
 
+@dataclass
 class Versions:
-    def __init__(
-        self, base: Path, key: str, *, token: str = "", verify: bool = False, report: Callable[[str], None] = print
-    ) -> None:
-        self.base = base
-        self._key = key
-        self._token = token
-        self._verify = verify
-        self._report = report
-        self._checked: dict[Path, str] = {}
+    base: Path
+    key: str
+    token: str
+    report: Callable[[str], None]
+    _checked: dict[Path, str] = field(default_factory=dict)
 
     def current(self) -> Path | None:
         """Return the highest valid version; with a token, the highest that carries it."""
         for _, folder in sorted(self._folders(), reverse=True):
             manifest = read_manifest(folder)
-            if manifest and self._is_wanted(manifest) and not self._damage(folder, manifest):
+            wanted = manifest and manifest.key == self.key and self.token in ("", manifest.token)
+            if manifest and wanted and not self._damage(folder, manifest):
                 return folder
         return None
 
     def next(self) -> Path:
-        if not any(self._folders()):
-            return self.base
-        return self.base.with_name(f"{self.base.name}-{max(number for number, _ in self._folders()) + 1}")
+        number = max((number for number, _ in self._folders()), default=0) + 1
+        return self.base if number == 1 else self.base.with_name(f"{self.base.name}-{number}")
 
     def require_own(self) -> None:
         """Raise OperatorError if the base path holds something that this command did not write."""
@@ -266,19 +256,16 @@ class Versions:
                 f"{self.base} exists, but has no valid {MANIFEST}: it was not converted by this command, and will be "
                 "neither used nor removed. Give another --hf-ckpt-path, or evaluate it as it is with --skip-conversion"
             )
-        if manifest.key != self._key and not self._token:
+        if manifest.key != self.key and not self.token:
             raise OperatorError(
                 f"{self.base} holds a conversion of another checkpoint or config ({manifest.checkpoint}, converted "
                 f"{manifest.created}). Give another --hf-ckpt-path; --force-conversion writes {self.next()}"
             )
 
-    def _is_wanted(self, manifest: ConversionManifest) -> bool:
-        return manifest.key == self._key and (not self._token or manifest.token == self._token)
-
     def _damage(self, folder: Path, manifest: ConversionManifest) -> str:
-        found = damage(folder, manifest, verify=self._verify)
+        found = damage(folder, manifest)
         if found and self._checked.get(folder) != found:
-            self._report(f"{folder} is damaged and not used: {found}")
+            self.report(f"{folder} is damaged and not used: {found}")
         self._checked[folder] = found
         return found
 
@@ -303,7 +290,6 @@ class Contents(Record):
     tensors: int = 0
     parameters: int = 0
     dtypes: dict[str, int] = Field(default_factory=dict)
-    """Number of tensors by data type."""
     tied: dict[str, str] = Field(default_factory=dict)
     """Tensors that are not stored because they share the weights of another."""
     left_out: list[str] = Field(default_factory=list)
@@ -314,7 +300,6 @@ class Contents(Record):
 
 class ConversionManifest(Record):
     key: str
-    """The source's key."""
     token: str = ""
     """Set by a forced conversion; see `--force-token`."""
     converter_version: int
@@ -337,7 +322,6 @@ def read_manifest(folder: Path) -> ConversionManifest | None:
 
 
 def _sync_files(folder: Path) -> dict[str, ConvertedFile]:
-    """Sync every file of a folder to the disk and return their sizes and digests."""
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         with file.open("rb") as opened:
@@ -348,18 +332,15 @@ def _sync_files(folder: Path) -> dict[str, ConvertedFile]:
     return files
 
 
-def damage(folder: Path, manifest: ConversionManifest, *, verify: bool = False) -> str:
-    """Return what is wrong with the files of a conversion; "" if nothing. `verify`: compare their content, too."""
+def damage(folder: Path, manifest: ConversionManifest) -> str:
+    """Return what is wrong with the files of a conversion; "" if nothing."""
     for name, recorded in manifest.files.items():
-        file = folder / name
         try:
-            size = file.stat().st_size
+            size = (folder / name).stat().st_size
         except OSError:
             return f"{name} is missing"
         if size != recorded.size:
             return f"{name} has {size:,} bytes; expected {recorded.size:,}"
-        if verify and digest_of(file) != recorded.sha256:
-            return f"the content of {name} has changed"
     return ""
 
 
@@ -367,12 +348,7 @@ def cache_root(environ: Mapping[str, str]) -> Path:
     return resolve(environ.get("LOG") or "/tmp", environ) / "nemo-rl" / "hf_eval_checkpoints"
 
 
-def cached_path(root: Path, checkpoint: Path, key: str) -> Path:
-    return root / "_".join(filter(None, (identifier(checkpoint), key[:16])))
-
-
 _GENERIC = ("weights", "policy", "actor")
-"""Folder names that are the same in every checkpoint."""
 _MAX_IDENTIFIER = 64
 
 

@@ -30,7 +30,6 @@ from rollyard.launchers.conversion.source import METADATA
 from rollyard.records.errors import RollyardError, RunError
 
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Parts of names that torch.compile, FSDP and activation checkpointing add."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
 

@@ -10,6 +10,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,6 @@ class ModelSkeleton:
     tied: dict[str, str]
     """Names of parameters that share the weights of another, and that other."""
     computed_buffers: frozenset[str]
-    """Buffers that the model computes itself and does not store."""
     generation_config: Any
 
 
@@ -110,12 +110,10 @@ def _main_dtype(checkpoint: DcpCheckpoint) -> torch.dtype:
 
 
 def _generation_config(name: str, config: Any) -> Any:
-    if Path(name).is_dir() and not (Path(name) / "generation_config.json").is_file():
-        return GenerationConfig.from_model_config(config)
-    try:
-        return GenerationConfig.from_pretrained(name)
-    except OSError:  # the model has none
-        return GenerationConfig.from_model_config(config)
+    if not Path(name).is_dir() or (Path(name) / "generation_config.json").is_file():
+        with suppress(OSError):  # the model has none
+            return GenerationConfig.from_pretrained(name)
+    return GenerationConfig.from_model_config(config)
 
 
 _TEXTS = ("The quick brown fox jumps over 13 lazy dogs.", " x = {'a': [1, 2]}\n\tprint(x)  ", "Žluťoučký kůň 漢字 🙂")
@@ -195,7 +193,6 @@ def _write_weights(
     report: Callable[[str], None],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> dict[str, str]:
-    """Write the tensors and, if there are several files, their index. Returns the file of each tensor."""
     shards = _shards(checkpoint, names, max_shard_bytes)
     placed: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
@@ -256,11 +253,13 @@ def _check_conversion(
     report(f"Checked: {len(selection.written)} tensors equal the checkpoint's")
     hint = "policy.model_name or policy.hf_overrides of --dcp-config describes another model than the checkpoint's"
     with stage("loading the checkpoint's weights into the model", hint):
-        expected = _logits(lambda: _from_state_dict(skeleton, values))
+        given = {"config": skeleton.config, "state_dict": dict(values), "dtype": skeleton.config.dtype}
+        expected = _logits(_loaded(skeleton.model_class, None, **given))
+    given.clear()
     values.clear()
     gc.collect()
     with stage("loading the converted checkpoint", hint):
-        found = _logits(lambda: _from_folder(folder))
+        found = _logits(_loaded(AutoModelForCausalLM, folder, dtype="auto"))
     difference = _difference(expected, found)
     report("Checked: the converted model's logits equal those of the checkpoint")
     return difference
@@ -282,21 +281,9 @@ def _compare_tensors(values: dict[str, torch.Tensor], selection: WeightSelection
         raise RunError(f"{_listed(missing)} of the checkpoint were not written")
 
 
-def _from_state_dict(skeleton: ModelSkeleton, values: dict[str, torch.Tensor]) -> Any:
-    model, loaded = skeleton.model_class.from_pretrained(
-        None, config=skeleton.config, state_dict=dict(values), dtype=skeleton.config.dtype, output_loading_info=True
-    )
-    _require_complete(loaded)
-    return model
-
-
-def _from_folder(folder: Path) -> Any:
-    model, loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
-    _require_complete(loaded)
-    return model
-
-
-def _require_complete(loaded: dict[str, Any]) -> None:
+def _loaded(model_class: Any, folder: Path | None, **options: Any) -> Any:
+    """Return a model. Raises RunError if the weights are not exactly those that it has."""
+    model, loaded = model_class.from_pretrained(folder, output_loading_info=True, **options)
     for kind, meaning in (
         ("missing_keys", "are missing in the checkpoint"),
         ("unexpected_keys", "are not part of the model"),
@@ -308,10 +295,11 @@ def _require_complete(loaded: dict[str, Any]) -> None:
                 f"{_listed({str(name) for name in found})} {meaning}: policy.model_name or policy.hf_overrides of "
                 "--dcp-config describes another model than the checkpoint's"
             )
+    return model
 
 
-def _logits(load: Callable[[], Any]) -> torch.Tensor:
-    model = load().eval()
+def _logits(model: Any) -> torch.Tensor:
+    model.eval()
     vocabulary = model.config.get_text_config().vocab_size
     # Multiples of a prime: different ids from the whole vocabulary.
     prompt = (torch.arange(1, _PROMPT_TOKENS + 1) * 7919 % vocabulary).unsqueeze(0)

@@ -24,6 +24,7 @@ from typing import Any
 
 import orjson
 import yaml
+from pydantic import TypeAdapter
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.types import Json, Record
@@ -47,13 +48,10 @@ class ConversionSource:
     tokenizer: str
     """The folder saved with the checkpoint, or `policy.tokenizer_name`."""
     files: Mapping[str, FileState]
-    """`.metadata` and the data files."""
     key: str
-    """SHA-256 in hexadecimal."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(state.size for state in self.files.values())
 
     def require_unchanged(self) -> None:
@@ -132,17 +130,14 @@ def _content(name: str, patterns: tuple[str, ...], digests: Digests) -> Json:
 
 class PolicyConfig(Record):
     model_name: str
-    """A name on the Hugging Face Hub, or a local folder."""
     tokenizer_name: str
     """As `model_name`; used if no tokenizer was saved with the checkpoint."""
     hf_overrides: dict[str, Any]
-    """Changes to the model's config."""
     precision: str
     """The precision of training; empty if not set. The weights keep the precision of the checkpoint."""
 
 
 def _read_policy_config(file: Path) -> PolicyConfig:
-    """Read the config. Raises OperatorError if it cannot be used."""
     try:
         loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -187,8 +182,11 @@ class _Known(Record):
     digest: str
 
 
+_KNOWN = TypeAdapter(dict[str, _Known])
+_THREADS = 8
+
+
 def _file_state(file: Path) -> FileState:
-    """Return a file's state. Raises OSError if it does not exist."""
     stat = file.stat()
     return FileState(size=stat.st_size, inode=stat.st_ino, modified_ns=stat.st_mtime_ns, changed_ns=stat.st_ctime_ns)
 
@@ -198,50 +196,44 @@ def digest_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+@dataclass(frozen=True)
 class Digests:
-    def __init__(
-        self, store: Path | None, *, remember: bool = True, threads: int = 8, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._store = store
-        self._remember = remember
-        self._threads = threads
-        self._clock = clock
+    store: Path
+    remember: bool = True
+    clock: Callable[[], float] = time.time
 
     def of(self, folder: Path, names: Iterable[str]) -> dict[str, tuple[FileState, str]]:
         """Return state and digest of each file. Raises RunError if one changes while it is read."""
         known = self._load(folder)
         states = {name: _file_state(folder / name) for name in names}
         unknown = [name for name in states if name not in known or known[name].state != states[name]]
-        with ThreadPoolExecutor(max(1, min(self._threads, os.cpu_count() or 1))) as pool:
+        with ThreadPoolExecutor(max(1, min(_THREADS, os.cpu_count() or 1))) as pool:
             digests = dict(zip(unknown, pool.map(lambda name: digest_of(folder / name), unknown), strict=True))
         found = {name: (state, digests.get(name) or known[name].digest) for name, state in states.items()}
         for name in unknown:
             require_unchanged(folder / name, states[name])
-        if unknown and self._remember:
+        if unknown and self.remember:
             self._save(folder, found)
         return found
 
-    def _file(self, folder: Path) -> Path | None:
-        return self._store / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json" if self._store else None
+    def _file(self, folder: Path) -> Path:
+        return self.store / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
 
     def _load(self, folder: Path) -> dict[str, _Known]:
-        file = self._file(folder)
-        with suppress(OSError, ValueError, AttributeError):  # absent, or damaged: read the files again
-            if file is not None:
-                stored = orjson.loads(file.read_bytes())
-                return {name: _Known.model_validate(value) for name, value in stored.items()}
+        with suppress(OSError, ValueError):  # absent, or damaged: read the files again
+            return _KNOWN.validate_json(self._file(folder).read_bytes())
         return {}
 
     def _save(self, folder: Path, found: dict[str, tuple[FileState, str]]) -> None:
-        latest = (self._clock() - _RECENT_S) * 1e9
+        latest = (self.clock() - _RECENT_S) * 1e9
         stored = {
             name: _Known(state=state, digest=digest).model_dump()
             for name, (state, digest) in found.items()
             if max(state.modified_ns, state.changed_ns) < latest
         }
-        file = self._file(folder)
-        if file is None or not stored:
+        if not stored:
             return
+        file = self._file(folder)
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
         with suppress(OSError):  # without the store, the files are read again
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""Finds the checkpoints of a training run: which exist, which are complete, and each of them as it appears.
-
-A CheckpointWatch polls a Source, a local folder or a prefix in S3. A checkpoint is complete if it has a config and each
-weight file has the length that its header states.
-"""
+"""Finds the checkpoints of a training run, in a folder or in S3: which are complete, and each of them as it appears."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -29,16 +25,12 @@ class CheckpointWatch:
     staged: Path
     """Folder for links to checkpoints whose file names vLLM does not accept."""
     is_pending: Callable[[str], bool]
-    """Returns whether to evaluate the checkpoint of this name."""
     evaluate: Callable[[str, Path], None]
     """Evaluates a checkpoint, given its name and a folder that vLLM can load. It records success and failure itself."""
     print_line: Callable[[str], None] = lambda text: None
 
     def run(self, poll_s: float, stopped: Event, *, once: bool) -> None:
-        """Evaluate complete checkpoints until `stopped` is set; with `once`, the existing ones.
-
-        Raises OperatorError if the checkpoints cannot be listed at the first attempt.
-        """
+        """Evaluate complete checkpoints until `stopped` is set; with `once`, the existing ones."""
         reported: dict[str, str] = {}
 
         def report(topic: str, message: str) -> None:
@@ -85,26 +77,6 @@ class CheckpointWatch:
         self.source.done(name)
 
 
-class Source(Protocol):
-    """A location in which a training run saves checkpoints."""
-
-    @property
-    def place(self) -> str: ...
-
-    def names(self) -> list[str]:
-        """Return the names of all checkpoints, complete or not, by step. Raises RunError if they cannot be listed."""
-
-    def address(self, name: str) -> str: ...
-
-    def fetch(self, name: str) -> tuple[Path | None, str]:
-        """Return the local folder of the checkpoint, or None and what is missing if the checkpoint is incomplete.
-
-        Raises OSError or RunError if it cannot be read.
-        """
-
-    def done(self, name: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class LocalSource:
     root: Path
@@ -134,7 +106,7 @@ class LocalSource:
         return (None, missing) if missing else (folder, "")
 
     def done(self, name: str) -> None:
-        """Do nothing, because local checkpoints are kept."""
+        """Keep the checkpoint, as it is no copy."""
 
 
 class S3Source:
@@ -184,8 +156,8 @@ class S3Source:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _copied(self, prefix: str, target: Path) -> str:
-        """Copy a checkpoint; return why it is incomplete, or '' if it is complete."""
-        files = {key: target / key.removeprefix(prefix) for key in self._keys(prefix)}
+        keys = [item["Key"] for page in self._pages(prefix) for item in page.get("Contents", ())]
+        files = {key: target / key.removeprefix(prefix) for key in keys if not key.endswith("/")}
         weights = {key: file for key, file in files.items() if file.name.endswith(WEIGHTS)}
         for key, file in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -199,10 +171,6 @@ class S3Source:
             self._client.download_file(self._bucket, key, str(file))
         return find_missing_part(target, self._marker)
 
-    def _keys(self, prefix: str) -> list[str]:
-        pages = self._pages(prefix)
-        return [item["Key"] for page in pages for item in page.get("Contents", ()) if not item["Key"].endswith("/")]
-
     def _pages(self, prefix: str, **more: str) -> Any:
         return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)
 
@@ -215,8 +183,11 @@ class S3Source:
             raise RunError(f"s3://{self._bucket}/{self._prefix} cannot be read: {error}") from error
 
 
+Source = LocalSource | S3Source
+"""Where a training run saves checkpoints. `fetch` returns a local folder, or None and what the checkpoint lacks."""
+
+
 def _by_step(names: Iterable[str]) -> list[str]:
-    """Sort by step, then by name; names without a step come first."""
     return sorted(names, key=lambda name: (-1 if (step := step_of(name)) is None else step, name))
 
 

@@ -20,8 +20,6 @@ _CONFIG = ConfigDict(
 
 
 class VllmSettings(Record):
-    """How `ng_eval` serves a model with vLLM."""
-
     model_config = _CONFIG
 
     command: tuple[str, ...] = ()
@@ -123,8 +121,5 @@ class EvalConfig(Record):
 
 
 def load_eval_config(path: str | None, overrides: Iterable[ConfigOverride], roots: Sequence[Path]) -> EvalConfig:
-    """Read the file `path`, which is searched for in the roots and their folders `configs`, and apply the overrides.
-
-    Raises OperatorError if the file does not exist or the config is invalid.
-    """
+    """Read the file `path`, which is searched for in the roots and their folders `configs`, and apply the overrides."""
     return load_settings(EvalConfig, path, overrides, roots)

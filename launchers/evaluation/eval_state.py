@@ -1,8 +1,4 @@
-"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind.
-
-`eval_state.json` is replaced at every change (EvalTracker), so that the evaluation can be shown while it runs and
-continued after a crash.
-"""
+"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind."""
 
 from __future__ import annotations
 
@@ -64,30 +60,9 @@ class EvalFolder:
     def logs(self) -> Path:
         return self.own / "logs"
 
-    @property
-    def vllm_log(self) -> Path:
-        return self.logs / "vllm_server.log"
-
-    @property
-    def servers_log(self) -> Path:
-        return self.logs / "nemo_gym_servers.log"
-
-    @property
-    def collection_log(self) -> Path:
-        return self.logs / "rollout_collection.log"
-
-    @property
-    def report_log(self) -> Path:
-        return self.logs / "reward_analysis.log"
-
-    @property
-    def ray_log(self) -> Path:
-        return self.logs / "ray_head.log"
-
-    @property
-    def own_log(self) -> Path:
-        """Output of `ng_eval --detach`."""
-        return self.logs / "ng_eval.log"
+    def log(self, name: str) -> Path:
+        """Return the log `vllm_server`, `nemo_gym_servers`, `rollout_collection`, `reward_analysis` or `ray_head`."""
+        return self.logs / f"{name}.log"
 
     @property
     def lock(self) -> Path:
@@ -96,7 +71,6 @@ class EvalFolder:
 
     @property
     def request(self) -> Path:
-        """What `ng_eval pause|resume|stop` asks of the running evaluation, which removes the file."""
         return self.own / ".ng_eval_request"
 
     @property
@@ -124,8 +98,6 @@ FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "
 
 
 class EvalState(Record, extra="ignore"):  # earlier versions had other fields
-    """The state of one evaluation. The file is replaced atomically at every change."""
-
     id: str
     folder: str
     shard: str | None = None
@@ -144,7 +116,6 @@ class EvalState(Record, extra="ignore"):  # earlier versions had other fields
     address: str | None = None
     """URL of the head while the servers are running: `ng_status --head ...` shows more."""
     message: str = ""
-    """Why it ended, or what went wrong last."""
     started: float
     updated: float = 0.0
 
@@ -167,7 +138,6 @@ def write_state(path: Path, state: EvalState) -> None:
 
 
 def read_state(path: Path) -> EvalState | None:
-    """Return the state in a file, or None if there is none that can be read."""
     try:
         return EvalState.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -199,27 +169,22 @@ def locked(folder: EvalFolder) -> Iterator[EvalState | None]:
     folder.own.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        in_use = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _LOCKED:
-                raise _in_use(folder) from error
-            # A file system without locks: the process in the state file decides.
+            in_use = error.errno in _LOCKED
         before = read_state(folder.state)
-        if before is not None and before.pid != os.getpid() and is_alive(before):
-            raise _in_use(folder)
+        # On a file system without locks, the process in the state file decides.
+        if in_use or (before is not None and before.pid != os.getpid() and is_alive(before)):
+            who = f" (id {before.id}, process {before.pid} on {before.host})" if before is not None else ""
+            raise RunError(
+                f"another ng_eval is running in {folder.own}{who}: `ng_eval status {folder.own}` shows it; wait for "
+                f"it, end it with `ng_eval stop {folder.own}`, or choose another output_dir"
+            )
         yield before
     finally:
         os.close(descriptor)
-
-
-def _in_use(folder: EvalFolder) -> RunError:
-    state = read_state(folder.state)
-    who = f" (id {state.id}, process {state.pid} on {state.host})" if state is not None else ""
-    return RunError(
-        f"another ng_eval is running in {folder.own}{who}: `ng_eval status {folder.own}` shows it; wait for it, end "
-        f"it with `ng_eval stop {folder.own}`, or choose another output_dir"
-    )
 
 
 class EvalObserver(Protocol):
@@ -232,13 +197,11 @@ class EvalObserver(Protocol):
         """Called when a collection has ended, before the next message."""
 
 
+@dataclass
 class EvalTracker:
-    """Holds the state and replaces its file whenever it changes."""
-
-    def __init__(self, state: EvalState, path: Path, observer: EvalObserver) -> None:
-        self.state = state
-        self.observer = observer
-        self._path = path
+    state: EvalState
+    path: Path
+    observer: EvalObserver
 
     def update(self, **changes: Any) -> None:
         """Change fields of the state. A full disk is reported when rollouts are written, not here."""
@@ -247,7 +210,7 @@ class EvalTracker:
             return
         self.state = changed.model_copy(update={"updated": time.time()})
         try:
-            write_state(self._path, self.state)
+            write_state(self.path, self.state)
         except (RunError, OSError):
             return
 
@@ -260,7 +223,6 @@ class EvalTracker:
 
 
 MARK = "ROLLYARD_EVAL"
-"""Environment variable with the evaluation's id."""
 TIMEOUT_S = 20.0
 
 
@@ -306,7 +268,6 @@ class EvalRecord(Record, extra="ignore"):  # those of earlier versions hold more
 class FoundEval:
     folder: EvalFolder
     id: str | None = None
-    """Its id, if it was found by its record."""
 
     def state(self) -> EvalState | None:
         """The state on disk. That of a killed evaluation says that it is running: check `is_running`."""
@@ -322,7 +283,6 @@ class FoundEval:
         return state is not None and self.id == state.id
 
     def request(self, action: Action) -> None:
-        """Ask the evaluation to pause, resume or stop. Raises RunError if the folder cannot be written to."""
         try:
             replace(self.folder.request, action.encode())
         except OSError as error:
@@ -345,22 +305,17 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
     """
     if name is not None and (found := _in_folder(here / name)) is not None:
         return found
-    if name is None and (found := _around(here)) is not None:
-        return found
-    for base in (here, *here.parents):
+    above = (here, *here.parents)
+    if name is None and (around := next(filter(None, map(_in_folder, above)), None)) is not None:
+        return around
+    for base in above:
         records = [record for record in _records(base) if name is None or record.id == name]
-        found_here = [
-            FoundEval(EvalFolder(Path(record.folder), Shard.parse(record.shard)), record.id) for record in records
-        ]
-        if found_here:
-            return next((one for one in found_here if one.is_current() and one.is_running()), found_here[0])
+        known = [FoundEval(EvalFolder(Path(one.folder), Shard.parse(one.shard)), one.id) for one in records]
+        if known:
+            return next((one for one in known if one.is_current() and one.is_running()), known[0])
     if name is None:
         raise OperatorError(f"no evaluation was started from {here} or a folder above it; pass its id or its folder")
     raise OperatorError(f"no evaluation {name!r} was started from {here} or a folder above it, and it is not a folder")
-
-
-def _around(here: Path) -> FoundEval | None:
-    return next((found for base in (here, *here.parents) if (found := _in_folder(base)) is not None), None)
 
 
 def _in_folder(path: Path) -> FoundEval | None:
@@ -401,7 +356,6 @@ class ControlRequests:
         self.ending = ""
         """Why the evaluation should end: `interrupted` or `stopped`; empty if it should continue."""
         self.now = False
-        """End without waiting for episodes in flight."""
         self._changed = asyncio.Event()
 
     def pause(self) -> None:
@@ -427,7 +381,6 @@ class ControlRequests:
         self._changed.clear()
 
     async def pause_for(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the evaluation should end."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not self.ending and (left := deadline - asyncio.get_running_loop().time()) > 0:
             try:
@@ -500,7 +453,7 @@ def _work(work: Callable[[Started], int], writer: int, folder: Path) -> int:
 
     def started(state: EvalState) -> None:
         nonlocal answered
-        log = Path(state.folder) / "logs" / "ng_eval.log"
+        log = Path(state.folder) / "logs" / "ng_eval.log"  # the output of `ng_eval --detach`
         log.parent.mkdir(parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
@@ -511,15 +464,12 @@ def _work(work: Callable[[Started], int], writer: int, folder: Path) -> int:
 
     try:
         status = work(started)
-    except RollyardError as error:
-        if not answered:
-            _send(writer, {"error": str(error), "refused": isinstance(error, OperatorError)})
-        print(f"ng_eval: {error}", file=sys.stderr)
-        status = EXIT_FAILED
     except BaseException as error:
+        expected = isinstance(error, RollyardError)
+        problem = str(error) if expected else f"internal error: {type(error).__name__}: {error}"
         if not answered:
-            _send(writer, {"error": f"internal error: {type(error).__name__}: {error}", "refused": False})
-        print(f"ng_eval: internal error: {type(error).__name__}: {error}", file=sys.stderr)
+            _send(writer, {"error": problem, "refused": isinstance(error, OperatorError)})
+        print(f"ng_eval: {problem}", file=sys.stderr)
         status = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()

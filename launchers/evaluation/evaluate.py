@@ -91,17 +91,14 @@ class EvalResult(Record):
     state: Phase
     folder: Path
     report: Path | None
-    """The report in Markdown; None if none was written."""
     measured: int
     expected: int
     failed: int
     attempts: int
     message: str = ""
-    """Why it is not complete."""
     refused: bool = False
     """The evaluation cannot succeed until its config or its folder is changed."""
     summary: str = ""
-    """The summary of the report, several lines."""
 
     @property
     def exit_status(self) -> int:
@@ -139,7 +136,7 @@ async def evaluate(
         async with requests.follow(folder, state, here):
             # Not from the status file, which is older than the last rollouts if the collector was killed.
             tracker.update(expected=plan.expected, measured=plan.existing())
-            write_identity(folder, plan.identity)
+            write_identity(folder.identity, plan.identity)
             if plan.served and plan.run_config is not None:
                 update_manifest(folder, plan.run_config.identity())
             _write_config(plan, original)
@@ -161,16 +158,14 @@ def _write_config(plan: EvalPlan, original: Json | None) -> None:
     replace(plan.folder.config, (header + dump_settings(tree)).encode())
 
 
+@dataclass
 class _Evaluation:
-    def __init__(
-        self, plan: EvalPlan, environ: Mapping[str, str], requests: ControlRequests, tracker: EvalTracker
-    ) -> None:
-        self._plan = plan
-        self._environ = environ
-        self._requests = requests
-        self._tracker = tracker
-        self._summary = ""
-        self._report: Path | None = None
+    plan: EvalPlan
+    environ: Mapping[str, str]
+    requests: ControlRequests
+    tracker: EvalTracker
+    _summary: str = ""
+    _report: Path | None = None
 
     async def run(self) -> EvalResult:
         message, refused = "", False
@@ -178,81 +173,33 @@ class _Evaluation:
             outcome = await self._attempts()
             state: Phase = "complete" if outcome else "incomplete"
             if not outcome:
-                status = self._tracker.state
+                status = self.tracker.state
                 missing = status.expected - status.measured
                 message = f"{missing} of {status.expected} rollouts failed permanently"
         except EvaluationEnding:
-            state = "stopped" if self._requests.ending == "stopped" else "interrupted"
+            state = "stopped" if self.requests.ending == "stopped" else "interrupted"
             message = "repeat the command to continue"
         except (OperatorError, _PermanentFailure) as error:
             state, message, refused = "failed", str(error), isinstance(error, OperatorError)
         except (RunError, Failure, OSError) as error:
             state, message = "failed", str(error)
-        if state == "incomplete" and not self._plan.existing():
-            common = most_frequent_failure(self._plan.folder.rollouts.failures)
+        if state == "incomplete" and not self.plan.existing():
+            common = most_frequent_failure(self.plan.folder.rollouts.failures)
             state, message = "failed", f"no rollout was measured; {common or message}"
         if state in ("complete", "incomplete"):
             try:
-                await self._write_report()
+                if self.plan.folder.rollouts.output.exists():
+                    self.tracker.update(stage="report")
+                    self._summary = await write_report(self.plan, self.environ)
+                    self._report = self.plan.folder.report
             except (RollyardError, OSError) as error:
                 state, message = "failed", str(error)
-        self._tracker.update(state=state, stage="done", message=message.partition("\n")[0], address=None)
-        return self._result(state, message, refused=refused)
-
-    async def _attempts(self) -> bool:
-        """Return whether every rollout was measured. Raises the error of the last attempt if none succeeds."""
-        config, tracker = self._plan.config, self._tracker
-        if self._plan.is_complete():
-            tracker.print_line("all rollouts are already collected; writing the report")
-            tracker.update(measured=tracker.state.expected)
-            return True
-        fruitless, started = 0, False
-        for number in range(1, config.max_attempts + 1):
-            before = tracker.state.measured
-            tracker.update(attempt=number)
-            self._announce(number)
-            try:
-                outcome = await _Attempt(self._plan, self._environ, self._requests, tracker).run()
-                return outcome == "complete"
-            except (OperatorError, _PermanentFailure):
-                raise
-            except (RunError, Failure, OSError) as error:
-                # The collector's own count is older than its last rollouts if it was killed.
-                measured = max(tracker.state.measured, self._plan.existing())
-                tracker.update(message=str(error).partition("\n")[0], measured=measured)
-                if self._requests.ending:
-                    raise EvaluationEnding from error
-                started = started or tracker.state.stage in ("collection", "pause")
-                stopped = isinstance(error, _TooManyFailures) and tracker.state.measured <= before
-                fruitless = fruitless + 1 if stopped or not started else 0
-                if number == config.max_attempts or fruitless == MAX_FRUITLESS:
-                    raise RunError(f"gave up after {number} attempts: {error}") from error
-                tracker.print_line(f"attempt {number} failed: {error}")
-                tracker.print_line(f"next attempt in {config.pause_s:g} s")
-                await self._requests.pause_for(config.pause_s)
-            if self._requests.ending:
-                raise EvaluationEnding
-        raise AssertionError("max_attempts is at least 1")
-
-    def _announce(self, number: int) -> None:
-        state = self._tracker.state
-        done = f", {state.measured} of {state.expected} rollouts so far" if state.measured else ""
-        if number > 1 or done:
-            self._tracker.print_line(f"attempt {number} of {state.max_attempts}{done}")
-
-    async def _write_report(self) -> None:
-        if not self._plan.folder.rollouts.output.exists():
-            return
-        self._tracker.update(stage="report")
-        self._summary = await write_report(self._plan, self._environ)
-        self._report = self._plan.folder.report
-
-    def _result(self, state: Phase, message: str, *, refused: bool) -> EvalResult:
-        found = self._tracker.state
+        self.tracker.update(state=state, stage="done", message=message.partition("\n")[0], address=None)
+        found = self.tracker.state
         return EvalResult(
             id=found.id,
             state=state,
-            folder=self._plan.folder.root,
+            folder=self.plan.folder.root,
             report=self._report,
             measured=found.measured,
             expected=found.expected,
@@ -263,6 +210,43 @@ class _Evaluation:
             summary=self._summary,
         )
 
+    async def _attempts(self) -> bool:
+        """Return whether every rollout was measured. Raises the error of the last attempt if none succeeds."""
+        config, tracker = self.plan.config, self.tracker
+        if self.plan.is_complete():
+            tracker.print_line("all rollouts are already collected; writing the report")
+            tracker.update(measured=tracker.state.expected)
+            return True
+        fruitless, started = 0, False
+        for number in range(1, config.max_attempts + 1):
+            before = tracker.state.measured
+            tracker.update(attempt=number)
+            done = f", {before} of {tracker.state.expected} rollouts so far" if before else ""
+            if number > 1 or done:
+                tracker.print_line(f"attempt {number} of {config.max_attempts}{done}")
+            try:
+                outcome = await _Attempt(self.plan, self.environ, self.requests, tracker).run()
+                return outcome == "complete"
+            except (OperatorError, _PermanentFailure):
+                raise
+            except (RunError, Failure, OSError) as error:
+                # The collector's own count is older than its last rollouts if it was killed.
+                measured = max(tracker.state.measured, self.plan.existing())
+                tracker.update(message=str(error).partition("\n")[0], measured=measured)
+                if self.requests.ending:
+                    raise EvaluationEnding from error
+                started = started or tracker.state.stage in ("collection", "pause")
+                stopped = isinstance(error, _TooManyFailures) and tracker.state.measured <= before
+                fruitless = fruitless + 1 if stopped or not started else 0
+                if number == config.max_attempts or fruitless == MAX_FRUITLESS:
+                    raise RunError(f"gave up after {number} attempts: {error}") from error
+                tracker.print_line(f"attempt {number} failed: {error}")
+                tracker.print_line(f"next attempt in {config.pause_s:g} s")
+                await self.requests.pause_for(config.pause_s)
+            if self.requests.ending:
+                raise EvaluationEnding
+        raise AssertionError("max_attempts is at least 1")
+
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -272,15 +256,12 @@ class _Attempt:
     tracker: EvalTracker
 
     async def run(self) -> Outcome:
-        """Collect all missing rollouts.
-
-        Raises RunError if something crashed, so that another attempt may succeed, OperatorError if it would not, and
-        EvaluationEnding if the user has ended the evaluation.
-        """
+        """Collect all missing rollouts. Raises RunError if another attempt may succeed, OperatorError otherwise."""
         stages = RunningStages(self.requests)
         try:
             head = await self._start(stages)
-            return await _Collection(self.plan, self.environ, stages, self.tracker, head).run()
+            environ = {**self.environ, **({"ROLLYARD_TOKEN": head.token} if head.token else {})}
+            return await _Collection(self.plan, environ, stages, self.tracker, head).run()
         finally:
             await stages.stop()
             self.tracker.update(address=None)
@@ -291,11 +272,12 @@ class _Attempt:
             return HeadFile(run_id="", url=f"http://{plan.config.head}", pid=0)
         ray = plan.config.ray_head_node_address
         if plan.ray_command:
-            self._starting("ray", "Ray", plan.folder.ray_log)
+            self._starting("ray", "Ray", plan.folder.log("ray_head"))
             ray = await stages.until_done(start_ray(plan, self.environ, stages))
         if plan.served:
-            self.tracker.print_line(f"  {'vLLM':<10} starts with the servers, log: {plan.folder.vllm_log}")
-        self._starting("servers", "servers", plan.folder.servers_log)
+            log = plan.folder.log("vllm_server")
+            self.tracker.print_line(f"  {'vLLM':<10} starts with the servers, log: {log}")
+        self._starting("servers", "servers", plan.folder.log("nemo_gym_servers"))
         started = time.monotonic()
         try:
             starting = _start_servers(plan, self.environ, stages, ray, self.tracker.print_line)
@@ -307,16 +289,15 @@ class _Attempt:
         if plan.served:
             await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
         self.tracker.update(address=head.url)
-        self._ready("servers", started, head.url)
-        self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {plan.folder.collection_log}")
+        took = duration(time.monotonic() - started)
+        self.tracker.print_line(f"  {'servers':<10} ready at {head.url} after {took}")
+        log = plan.folder.log("rollout_collection")
+        self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {log}")
         return head
 
     def _starting(self, stage: str, name: str, log: object) -> None:
         self.tracker.update(stage=stage, state="running")
         self.tracker.print_line(f"  {name:<10} starting, log: {log}")
-
-    def _ready(self, name: str, started: float, url: str) -> None:
-        self.tracker.print_line(f"  {name:<10} ready at {url} after {duration(time.monotonic() - started)}")
 
 
 async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages) -> str:
@@ -330,7 +311,7 @@ async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningS
     process = await ServerProgram.start(
         "Ray",
         command,
-        plan.folder.ray_log,
+        plan.folder.log("ray_head"),
         {**environ, "RAY_TMPDIR": folder},
         plan.here,
         " ".join(command),
@@ -355,11 +336,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 async def _start_servers(
-    plan: EvalPlan,
-    environ: Mapping[str, str],
-    stages: RunningStages,
-    ray: str | None,
-    show: Callable[[str], None],
+    plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages, ray: str | None, show: Callable[[str], None]
 ) -> HeadFile:
     """Start `ng_run` and return its head once all servers are ready. `show` receives each line about their start."""
     command = run_command(plan, ray)
@@ -375,133 +352,115 @@ async def _start_servers(
         shown = len(lines)
 
     process = await ServerProgram.start(
-        "ng_run", command, plan.folder.servers_log, variables, plan.here, title(command)
+        "ng_run", command, plan.folder.log("nemo_gym_servers"), variables, plan.here, title(command)
     )
     stages.add(process)
     return await until_ready(process, plan.here, show_new if plan.served else lambda printed: None)
 
 
+@dataclass
 class _Collection:
     """Collects the missing rollouts of an evaluation with a running stack."""
 
-    def __init__(
-        self, plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages, tracker: EvalTracker, head: HeadFile
-    ) -> None:
-        self._plan = plan
-        self._environ = {**environ, **({"ROLLYARD_TOKEN": head.token} if head.token else {})}
-        self._stages = stages
-        self._requests = stages.requests
-        self._tracker = tracker
-        self._head = head
-        self._shown_failure = ""
-        """The failure that the user has been shown."""
+    plan: EvalPlan
+    environ: Mapping[str, str]
+    stages: RunningStages
+    tracker: EvalTracker
+    head: HeadFile
+    _shown_failure: str = ""
 
     async def run(self) -> Outcome:
-        """Collect until every rollout is measured or has permanently failed.
-
-        Raises EvaluationEnding if the user ends the evaluation, RunError after a crash, and OperatorError if the
-        collection is refused.
-        """
+        """Collect until every rollout is measured or has permanently failed."""
         while True:
             await self._wait_while_paused()
-            measured = self._tracker.state.measured
-            self._tracker.update(stage="collection", state="running")
+            measured = self.tracker.state.measured
+            self.tracker.update(stage="collection", state="running")
             process = await self._collect()
             self._show_failure(process)
             status, found = process.ended.result(), self._status()
-            if self._plan.served and found is not None and found.failed_attempts:  # vLLM may have been restarted
-                await asyncio.to_thread(check_weights, self._plan.config, self._plan.identity, self._plan.here)
+            if self.plan.served and found is not None and found.failed_attempts:  # vLLM may have been restarted
+                await asyncio.to_thread(check_weights, self.plan.config, self.plan.identity, self.plan.here)
             if status == EXIT_DONE:
                 return "complete"
-            if self._requests.ending:
+            if self.stages.requests.ending:
                 raise EvaluationEnding
-            if status == EXIT_INTERRUPTED and self._requests.paused:
+            if status == EXIT_INTERRUPTED and self.stages.requests.paused:
                 continue
             if status == EXIT_FAILED and found is not None and found.state == "incomplete":
                 if found.measured <= measured:
                     return "incomplete"
-                self._tracker.print_line(f"{found.failed} rollouts failed; collecting them once more")
+                self.tracker.print_line(f"{found.failed} rollouts failed; collecting them once more")
                 continue
             if found is not None and found.state == "stopped" and status == EXIT_FAILED:
-                error = _PermanentFailure if self._is_permanent(found) else _TooManyFailures
+                most = max(found.failures, key=lambda kind: found.failures[kind], default=None)
+                error = _PermanentFailure if most in _PERMANENT else _TooManyFailures
                 raise error(f"{found.note or 'the collection was stopped'}\n{tail(process)}")
             raise_for(process)
 
     async def _wait_while_paused(self) -> None:
-        while self._requests.paused and not self._requests.ending:
-            self._tracker.update(stage="pause", state="paused")
-            await self._stages.wait()
-            self._check_stages()
-        if self._requests.ending:
+        while self.stages.requests.paused and not self.stages.requests.ending:
+            self.tracker.update(stage="pause", state="paused")
+            await self.stages.wait()
+            self._check_running()
+        if self.stages.requests.ending:
             raise EvaluationEnding
 
     async def _collect(self) -> ServerProgram:
         """Run the collector to its end. It is drained if the user pauses or ends the evaluation."""
-        plan = self._plan
-        command = collect_command(plan, self._head.url.removeprefix("http://"))
+        plan = self.plan
+        command = collect_command(plan, self.head.url.removeprefix("http://"))
+        log = plan.folder.log("rollout_collection")
         process = await ServerProgram.start(
-            "ng_collect_rollouts",
-            command,
-            plan.folder.collection_log,
-            self._environ,
-            plan.here,
-            title(command),
+            "ng_collect_rollouts", command, log, self.environ, plan.here, title(command)
         )
         deadline: float | None = None
         try:
             while process.running:
                 self._show(process)
-                await self._stages.wait(process.ended, timeout_s=POLL_S)
-                self._check_stages()
-                if (self._requests.paused or self._requests.ending) and deadline is None:
+                await self.stages.wait(process.ended, timeout_s=POLL_S)
+                self._check_running()
+                if (self.stages.requests.paused or self.stages.requests.ending) and deadline is None:
                     deadline = time.monotonic() + plan.config.drain_timeout_s
-                    self._tracker.update(state="draining")
+                    self.tracker.update(state="draining")
                     process.send(signal.SIGINT)
-                if deadline is not None and (self._requests.now or time.monotonic() > deadline):
+                if deadline is not None and (self.stages.requests.now or time.monotonic() > deadline):
                     await process.stop(ABANDON_S)
             self._show(process)
             return process
         finally:
-            self._tracker.observer.collection_ended()
+            self.tracker.observer.collection_ended()
             if process.running:
                 process.kill()
                 await process.ended
 
-    def _check_stages(self) -> None:
-        if why := self._stages.failure():
+    def _check_running(self) -> None:
+        if why := self.stages.failure():
             raise RunError(why)
 
     def _status(self) -> CollectionStatus | None:
-        return read_status(self._plan.folder.collected.output)
+        return read_status(self.plan.folder.collected.output)
 
     def _show(self, process: ServerProgram) -> None:
         status = self._status()
         # Before its first status, the file is that of an earlier collection.
         if status is not None and status.updated >= process.started:
-            self._tracker.progress(status)
-            self._tracker.observer.show(status)
+            self.tracker.progress(status)
+            self.tracker.observer.show(status)
             if status.failed_attempts and not self._shown_failure:
                 self._show_failure(process)
 
     def _show_failure(self, process: ServerProgram) -> None:
-        """Show the most frequent failure of this collection, if it was not shown before."""
-        found = most_frequent_failure(self._plan.folder.collected.failures, process.started)
+        found = most_frequent_failure(self.plan.folder.collected.failures, process.started)
         cause = found.partition(": ")[2]
         if found and cause != self._shown_failure:
             self._shown_failure = cause
-            self._tracker.print_line(f"  {'failures':<10} {found}")
-
-    def _is_permanent(self, status: CollectionStatus) -> bool:
-        if not status.failures:
-            return False
-        most = max(status.failures, key=lambda kind: status.failures[kind])
-        return most in _PERMANENT
+            self.tracker.print_line(f"  {'failures':<10} {found}")
 
 
 async def write_report(plan: EvalPlan, environ: Mapping[str, str]) -> str:
     command = report_command(plan)
     process = await ServerProgram.start(
-        "ng_reward_profile", command, plan.folder.report_log, environ, plan.here, title(command)
+        "ng_reward_profile", command, plan.folder.log("reward_analysis"), environ, plan.here, title(command)
     )
     try:
         if await process.ended != EXIT_DONE:
@@ -542,10 +501,7 @@ class RunningStages:
             changed.cancel()
 
     async def until_done(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`, which starts a stage.
-
-        Raises RunError if an earlier stage ends meanwhile, and EvaluationEnding if the user ends the evaluation.
-        """
+        """Return the result of `work`, which starts a stage."""
         earlier = len(self._stages)  # `work` reports the end of the stage that it starts
         task = asyncio.create_task(work)
         try:

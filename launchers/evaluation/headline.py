@@ -31,7 +31,6 @@ class Headline(Record):
 
     measured: int
     expected: int | None
-    """Number of expected rollouts; None if unknown."""
     metrics: dict[str, HeadlineEstimate]
     """By name, in the order of a table's columns: `reward`, `solve_rate`, `pass@1`, ..."""
 
@@ -45,7 +44,6 @@ class Headline(Record):
 
 
 def headline(rollouts: Path, *, pass_threshold: float | None = None) -> Headline:
-    """Return the headline of a rollout file. Raises OperatorError or RunError if the file cannot be read."""
     if not rollouts.exists():
         return Headline(measured=0, expected=None, metrics={})
     profile = read_profile(rollouts, pass_threshold)
@@ -100,7 +98,6 @@ def metric_names(headlines: Iterable[Headline]) -> list[str]:
 
 
 def metric_columns(metrics: Iterable[str]) -> list[str]:
-    """Return the columns of a CSV file that `metric_numbers` fills."""
     return [f"{name}{part}" for name in metrics for part in ("", "_low", "_high")]
 
 
@@ -110,7 +107,6 @@ def metric_numbers(headline: Headline, metrics: Iterable[str]) -> list[float | N
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, the header first."""
     header, *rows = lines
     shown = (
         "| " + " | ".join(plain_line(cell).replace("|", "\\|") for cell in cells) + " |"

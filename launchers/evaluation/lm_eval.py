@@ -1,8 +1,4 @@
-"""Evaluates checkpoints with EleutherAI's lm_eval.
-
-An Evaluator runs each benchmark once on each checkpoint and retries what failed; a Harness runs one of them as a
-process, writes its output to a log and reports its errors.
-"""
+"""Evaluates checkpoints with EleutherAI's lm_eval: each benchmark once on each checkpoint, with retries of failures."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -71,54 +68,32 @@ class Benchmark(Record):
 
 
 USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3", "humaneval:0")
-"""The default benchmarks."""
 
 
-class Baseline(Record):
-    task: str
-    num_fewshot: int
-    metric: str
-    value: float
-
-
-QWEN3_1_7B_BASE = tuple(
-    Baseline(task=task, num_fewshot=shots, metric=metric, value=value)
-    for task, shots, metric, value in (
-        ("gsm8k", 0, "exact_match/flexible-extract", 0.1471),
-        ("gsm8k", 0, "exact_match/strict-match", 0.0),
-        ("gsm8k", 4, "exact_match/flexible-extract", 0.6748),
-        ("gsm8k", 4, "exact_match/strict-match", 0.5914),
-        ("gsm8k", 8, "exact_match/flexible-extract", 0.6960),
-        ("gsm8k", 8, "exact_match/strict-match", 0.6892),
-        ("hendrycks_math", 4, "exact_match", 0.1768),
-        ("ifeval", 0, "prompt_level_strict_acc", 0.22),
-        ("ifeval", 0, "inst_level_strict_acc", 0.3381),
-        ("mbpp", 3, "pass@1", 0.558),
-        ("humaneval", 0, "pass@1", 0.4878),
-    )
-)
+Baselines = Mapping[tuple[str, int | None, str], float]
+"""Task, number of few-shot examples and metric -> value."""
+QWEN3_1_7B_BASE: Baselines = {
+    ("gsm8k", 0, "exact_match/flexible-extract"): 0.1471,
+    ("gsm8k", 0, "exact_match/strict-match"): 0.0,
+    ("gsm8k", 4, "exact_match/flexible-extract"): 0.6748,
+    ("gsm8k", 4, "exact_match/strict-match"): 0.5914,
+    ("gsm8k", 8, "exact_match/flexible-extract"): 0.6960,
+    ("gsm8k", 8, "exact_match/strict-match"): 0.6892,
+    ("hendrycks_math", 4, "exact_match"): 0.1768,
+    ("ifeval", 0, "prompt_level_strict_acc"): 0.22,
+    ("ifeval", 0, "inst_level_strict_acc"): 0.3381,
+    ("mbpp", 3, "pass@1"): 0.558,
+    ("humaneval", 0, "pass@1"): 0.4878,
+}
 """Scores of Qwen3-1.7B-Base with lm_eval's vLLM backend: seed 42, greedy decoding, bfloat16, context length 4,096."""
 
-
 COLUMNS = (
-    "step",
-    "checkpoint",
-    "task",
-    "num_fewshot",
-    "metric",
-    "value",
-    "stderr",
-    "samples",
-    "baseline",
-    "difference",
+    *("step", "checkpoint", "task", "num_fewshot", "metric", "value", "stderr", "samples", "baseline", "difference"),
 )
 
 
 class BenchmarkScore(Record):
-    """The value of one metric for one task and one checkpoint."""
-
     step: int | None
-    """Training step, if the checkpoint's name contains it."""
     checkpoint: str
     task: str
     num_fewshot: int | None
@@ -136,18 +111,14 @@ class BenchmarkScore(Record):
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the latest lm_eval results file under `folder`; None if there is none."""
     # The file names end with a timestamp.
     return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 
 
 def read_scores(
-    path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
+    path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Baselines = MappingProxyType({})
 ) -> list[BenchmarkScore]:
     """Return every numeric metric in a results file. Raises RunError if the file is invalid or has no metrics."""
-    reference: dict[tuple[str, int | None, str], float] = {
-        (one.task, one.num_fewshot, one.metric): one.value for one in baselines
-    }
     try:
         content = json.loads(path.read_bytes())  # orjson rejects the NaN that lm_eval may write
         results = {**content["results"], **(content.get("groups") or {})}
@@ -162,7 +133,7 @@ def read_scores(
                 value=value,
                 stderr=error,
                 samples=(samples.get(task) or {}).get("effective"),
-                baseline=reference.get((task, used, metric)),
+                baseline=baselines.get((task, used, metric)),
             )
             for task, metrics in results.items()
             for metric, value, error in _metrics(metrics)
@@ -209,12 +180,11 @@ def as_markdown(scores: Sequence[BenchmarkScore]) -> str:
     others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
     for score in scores:
         factor = 1 if (score.task, score.metric) in others else 100
-        error = _error(score, factor)
         base = "" if score.baseline is None else f"{factor * score.baseline:.2f}"
         difference = "" if score.difference is None else f"{factor * score.difference:+.2f}"
         shots = "" if score.num_fewshot is None else score.num_fewshot
         step = "" if score.step is None else score.step
-        value = f"{factor * score.value:.2f}{error}"
+        value = f"{factor * score.value:.2f}{_error(score, factor)}"
         cells = (step, score.checkpoint, score.task, shots, score.metric, value, base, difference)
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -227,32 +197,19 @@ def _error(score: BenchmarkScore, factor: int) -> str:
     """
     if score.stderr is None:
         return ""
-    if (
-        score.stderr == 0
-        and score.value in (0, 1)
-        and score.samples
-        and (found := share_bounds(score.value, score.samples))
-    ):
+    extreme = score.stderr == 0 and score.value in (0, 1) and score.samples
+    if extreme and (found := share_bounds(score.value, extreme)):
         return f" (at {'most' if score.value == 0 else 'least'} {factor * found[1 - int(score.value)]:.2f})"
     return f" ± {factor * score.stderr:.2f}"
-
-
-def as_json(scores: Sequence[BenchmarkScore]) -> bytes:
-    rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
-    return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 MAX_ATTEMPTS = 3
 
 
 class Entry(Record):
-    """The result of evaluating one checkpoint on one benchmark."""
-
     checkpoint: str
     title: str
-    """The benchmark's title."""
     scores: list[BenchmarkScore]
-    """The scores; empty if the evaluation failed."""
     tries: int = 1
     error: str = ""
     measured: dict[str, str] = Field(default_factory=dict)
@@ -266,11 +223,7 @@ class ResultsStore:
     """The results in the output folder: `lm_eval.json`, which is replaced atomically, and tables derived from it."""
 
     def __init__(self, folder: Path) -> None:
-        """Lock the folder and read the stored results.
-
-        Raises OperatorError if the folder cannot be created, RunError if another command is writing to it or the
-        results cannot be read.
-        """
+        """Lock the folder and read the stored results."""
         self.folder = folder
         self._path = folder / "lm_eval.json"
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -297,10 +250,7 @@ class ResultsStore:
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
-        """Return whether to run this evaluation: it has not succeeded yet, and has attempts left.
-
-        Raises OperatorError if it succeeded with different settings, because the tables could not show the difference.
-        """
+        """Return whether to run this evaluation: it has not succeeded yet, and has attempts left."""
         entry = self._entries.get((checkpoint, benchmark.title))
         if entry is None or entry.error:
             return entry is None or entry.tries < MAX_ATTEMPTS or entry.measured != measured
@@ -316,30 +266,27 @@ class ResultsStore:
 
     def forget_failures(self, checkpoint: str | None = None) -> None:
         """Remove the recorded failures of one checkpoint, or of all checkpoints."""
-        kept = [
-            entry for entry in self._entries.values() if not entry.error or checkpoint not in (None, entry.checkpoint)
-        ]
-        self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
+        kept = self._entries.items()
+        self._entries = {
+            key: entry for key, entry in kept if not entry.error or checkpoint not in (None, entry.checkpoint)
+        }
 
     def record(
-        self, checkpoint: str, benchmark: Benchmark, scores: list[BenchmarkScore], measured: Mapping[str, str]
+        self,
+        checkpoint: str,
+        benchmark: Benchmark,
+        measured: Mapping[str, str],
+        scores: Sequence[BenchmarkScore] = (),
+        error: str = "",
     ) -> None:
-        self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
-
-    def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
-        """Store a failure. An evaluation is attempted at most MAX_ATTEMPTS times."""
-        before = self._entries.get((checkpoint, benchmark.title))
-        tries = before.tries + 1 if before and before.measured == measured else 1
-        self._keep(
-            Entry(
-                checkpoint=checkpoint,
-                title=benchmark.title,
-                scores=[],
-                tries=tries,
-                error=error,
-                measured=dict(measured),
-            )
-        )
+        """Store scores or a failure. An evaluation is attempted at most MAX_ATTEMPTS times."""
+        key = checkpoint, benchmark.title
+        before = self._entries.get(key)
+        tries = before.tries + 1 if error and before and before.measured == measured else 1
+        result: Json = {"scores": list(scores), "tries": tries, "error": error, "measured": dict(measured)}
+        self._entries[key] = Entry(checkpoint=checkpoint, title=benchmark.title, **result)
+        replace(self._path, _ENTRIES.dump_json(list(self._entries.values()), indent=2))
+        self._write_tables()
 
     @property
     def scores(self) -> list[BenchmarkScore]:
@@ -354,16 +301,12 @@ class ResultsStore:
             if entry.error and entry.title in titles and checkpoint in (None, entry.checkpoint)
         ]
 
-    def _keep(self, entry: Entry) -> None:
-        self._entries[entry.checkpoint, entry.title] = entry
-        replace(self._path, _ENTRIES.dump_json(list(self._entries.values()), indent=2))
-        self._write_tables()
-
     def _write_tables(self) -> None:
         scores = self.scores
+        rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
         replace(self.folder / "results.csv", as_csv(scores).encode())
         replace(self.folder / "results.md", as_markdown(scores).encode())
-        replace(self.folder / "results.json", as_json(scores))
+        replace(self.folder / "results.json", orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 @dataclass(frozen=True)
@@ -372,11 +315,9 @@ class LmEvaluator:
     results_store: ResultsStore
     benchmarks: Sequence[Benchmark]
     environment: Mapping[str, str]
-    baselines: Sequence[Baseline] = ()
+    baselines: Baselines = field(default_factory=dict)
     print_line: Callable[[str], None] = lambda text: None
-    """Called with progress messages."""
     show: Callable[[str], None] = lambda text: None
-    """Called with each line of lm_eval's output."""
 
     def evaluate(self, checkpoint: str, model: Model) -> None:
         """Run all pending benchmarks on `checkpoint`. If one fails, the failure is recorded and the others still run.
@@ -393,12 +334,12 @@ class LmEvaluator:
             try:
                 scores = self._scores(checkpoint, model, benchmark)
             except RunError as error:
-                self.results_store.fail(checkpoint, benchmark, str(error), measured)
+                self.results_store.record(checkpoint, benchmark, measured, error=str(error))
                 self.print_line(f"{checkpoint}: {benchmark.title} failed: {error}")
             except OperatorError as error:
                 permanent_error = permanent_error or error
             else:
-                self.results_store.record(checkpoint, benchmark, scores, measured)
+                self.results_store.record(checkpoint, benchmark, measured, scores)
                 for score in scores:
                     base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
                     self.print_line(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
@@ -444,7 +385,6 @@ class LmEvaluator:
 _GRACE_S = 20.0
 """How long an interrupted lm_eval has to stop its engine."""
 _PERMANENT = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
-"""Matches error messages of lm_eval after which a retry would fail again."""
 _ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
 """Matches the line that contains the error. Warnings from child processes may follow it."""
 _ACCESS_ARGUMENTS = frozenset(
@@ -463,7 +403,6 @@ class Model:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Additional --model_args for lm_eval."""
     concurrent: int = 64
-    """Maximum number of concurrent requests to an endpoint."""
     origin: str | None = None
     """Path or URL of the original checkpoint if `name` is a copy."""
 
@@ -497,11 +436,8 @@ class Harness:
     """Task -> maximum number of tokens per answer. The key `default` applies to all other tasks. lm_eval's own default
     of 256 truncates 10% of the answers."""
     limit: int | None = None
-    """Evaluate only this many examples of each task."""
     include_path: Path | None = None
-    """A folder that contains custom tasks."""
     unsafe_code: bool = False
-    """Allow lm_eval to run code from the model locally (MBPP, HumanEval)."""
 
     def check(self, benchmarks: Sequence[Benchmark]) -> None:
         """Raise OperatorError for settings that lm_eval would reject only after minutes."""
@@ -525,25 +461,17 @@ class Harness:
 
     def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
         generation = self._generation(benchmark)
-        command = [
-            *self.command,
-            *model.command_arguments(self.seed),
-            "--tasks",
-            benchmark.task,
-            "--seed",
-            str(self.seed),
-        ]
-        if generation:
-            command += ["--gen_kwargs", _pairs(generation)]
-        if benchmark.num_fewshot is not None:
-            command += ["--num_fewshot", str(benchmark.num_fewshot)]
-        if self.limit is not None:
-            command += ["--limit", str(self.limit)]
-        if self.include_path is not None:
-            command += ["--include_path", str(self.include_path)]
-        if self.unsafe_code:
-            command.append("--confirm_run_unsafe_code")
-        return [*command, "--output_path", str(output)]
+        options = {
+            "--tasks": benchmark.task,
+            "--seed": self.seed,
+            "--gen_kwargs": _pairs(generation) if generation else None,
+            "--num_fewshot": benchmark.num_fewshot,
+            "--limit": self.limit,
+            "--include_path": self.include_path,
+        }
+        words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        unsafe = ["--confirm_run_unsafe_code"] if self.unsafe_code else []
+        return [*self.command, *model.command_arguments(self.seed), *words, *unsafe, "--output_path", str(output)]
 
     def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
         """Return the settings that affect the scores. Earlier results are reused only if these have not changed."""
@@ -563,10 +491,7 @@ class Harness:
         environment: Mapping[str, str],
         show: Callable[[str], None],
     ) -> None:
-        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`.
-
-        Raises RunError with lm_eval's error message, or OperatorError if a retry would fail again.
-        """
+        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`."""
         command = self.command_line(benchmark, model, output)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}
         if self.unsafe_code:
@@ -574,13 +499,9 @@ class Harness:
         log.parent.mkdir(parents=True, exist_ok=True)
         last, error = "no output", ""
         # Guarded, because vLLM's engine is a child of lm_eval and would outlive it.
+        streams: Json = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process: subprocess.Popen[str] = process_group.start(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            encoding="utf-8",
-            errors="replace",
+            command, env=environment, encoding="utf-8", errors="replace", **streams
         )
         assert process.stdout is not None
         try:
@@ -641,16 +562,12 @@ def check_task_names(
     lm_eval before 0.4.10 does not support this check. `print_line` then receives a message, and a mistyped task fails
     only when it runs.
     """
-    named = [
-        task for task in dict.fromkeys(tasks) if not Path(task).is_file()
-    ]  # lm_eval also accepts the path of a task file
+    named = [task for task in dict.fromkeys(tasks) if not Path(task).is_file()]  # lm_eval accepts a task file, too
     own = ["--include_path", str(include_path)] if include_path is not None else []
 
     def run_lm_eval(*arguments: str) -> subprocess.CompletedProcess[str]:
-        full_command = [*command, *arguments, *own]
-        return subprocess.run(
-            full_command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
+        streams: Json = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        return subprocess.run([*command, *arguments, *own], env=environment, timeout=_TIMEOUT_S, **streams)
 
     if not named:
         return
@@ -680,7 +597,6 @@ class Part(BaseModel):
 
 class CheckpointEntry(Part):
     name: str
-    """Name in the tables."""
     path: str
     """Folder or hub name that vLLM loads."""
 
@@ -689,10 +605,6 @@ class BenchmarkEntry(Part):
     task: str
     num_fewshot: int | None = None
 
-    @property
-    def title(self) -> str:
-        return self.task if self.num_fewshot is None else f"{self.task}:{self.num_fewshot}"
-
 
 class WatchEntry(Part):
     enable: bool = True
@@ -700,10 +612,6 @@ class WatchEntry(Part):
     s3_prefix: str | None = None
     pattern: str = "*"
     poll_interval_s: float = Field(default=300.0, gt=0)
-
-    @property
-    def path(self) -> str | None:
-        return self.local_dir or self.s3_prefix
 
 
 class BenchmarkConfig(Part):
@@ -721,28 +629,24 @@ class BenchmarkConfig(Part):
     confirm_run_unsafe_code: bool = False
 
     def commands(self, *, watch_path: str | None = None, once: bool = False) -> list[list[str]]:
-        """Return the arguments of each `ng_lm_eval` to run. `watch_path` takes precedence over that of the file.
-
-        Raises OperatorError if there is nothing to evaluate.
-        """
-        common: dict[str, Any] = {
-            "benchmarks": [one.title for one in self.benchmarks],
+        """Return the arguments of each `ng_lm_eval` to run. `watch_path` takes precedence over that of the file."""
+        shots = ["" if one.num_fewshot is None else f":{one.num_fewshot}" for one in self.benchmarks]
+        common: Json = {
+            "benchmarks": [f"{one.task}{count}" for one, count in zip(self.benchmarks, shots, strict=True)],
             "output_dir": self.output_dir,
             "seed": self.seed,
             "confirm_run_unsafe_code": self.confirm_run_unsafe_code,
+            **({"model_args": self.vllm} if self.vllm else {}),
+            **({"max_gen_toks": self.max_gen_toks} if self.max_gen_toks else {}),
         }
-        common |= {"model_args": self.vllm} if self.vllm else {}
-        common |= {"max_gen_toks": self.max_gen_toks} if self.max_gen_toks else {}
-        found = [_overrides({"model": one.path, "name": one.name, **common}) for one in self.checkpoints]
-        watch = self.watch if self.watch is not None and self.watch.enable else None
-        path = watch_path or (watch.path if watch else None)
-        if path is not None:
-            entry = watch or WatchEntry()
-            watched: dict[str, Any] = {"watch_path": path, "watch_pattern": entry.pattern, "once": once}
-            found.append(_overrides({**watched, "poll_interval_s": entry.poll_interval_s, **common}))
-        if not found:
+        runs: list[Json] = [{"model": one.path, "name": one.name} for one in self.checkpoints]
+        entry = self.watch if self.watch is not None and self.watch.enable else WatchEntry()
+        if (path := watch_path or entry.local_dir or entry.s3_prefix) is not None:
+            watched = {"watch_path": path, "watch_pattern": entry.pattern, "once": once}
+            runs.append({**watched, "poll_interval_s": entry.poll_interval_s})
+        if not runs:
             raise OperatorError("nothing to evaluate: expected checkpoints, or watch with local_dir or s3_prefix")
-        return found
+        return [[f"+{name}={format_value(value)}" for name, value in {**run, **common}.items()] for run in runs]
 
 
 def run_commands(commands: Sequence[Sequence[str]]) -> int:
@@ -757,7 +661,3 @@ def run_commands(commands: Sequence[Sequence[str]]) -> int:
         if status > 128:
             return status
     return found
-
-
-def _overrides(options: Mapping[str, Any]) -> list[str]:
-    return [f"+{name}={format_value(value)}" for name, value in options.items()]

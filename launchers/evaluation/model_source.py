@@ -1,8 +1,4 @@
-"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`, and how vLLM serves it.
-
-`openai/gpt-4.1-mini` is at a provider, `vllm/Qwen/Qwen3-4B` is served by a local_vllm_model of the run, whose settings
-`local_vllm_model` returns.
-"""
+"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`, and how vLLM serves it."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig, PolicyApi, VllmSettings
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json
 
 NO_KEY = "EMPTY"
 """API key for endpoints that require none, as in vLLM's documentation."""
@@ -41,7 +37,6 @@ class ModelSource:
     """`served`: by the vLLM of a local_vllm_model; `configs`: config_paths define the model server; `running`: a
     running stack has one."""
     name: str = ""
-    """The model's name in requests."""
     base_url: str = ""
     """URL of the endpoint; empty if there is none yet."""
     api: PolicyApi = "chat"
@@ -82,8 +77,20 @@ def find_model(config: EvalConfig, environ: Mapping[str, str]) -> ModelSource:
         key = config.policy_api_key or environ.get("VLLM_API_KEY", "")
         return ModelSource("served", config.vllm.served_model_name or name, api_key=key)
     if slash and name and provider in PROVIDERS:
-        return _hosted(config, provider, name, environ)
-    raise OperatorError(_unknown(model, provider))
+        found = PROVIDERS[provider]
+        key = config.policy_api_key or environ.get(found.key_variable) or ""
+        if not key:
+            raise OperatorError(f"model={model} needs an API key: export {found.key_variable}=...")
+        url = (environ.get(found.url_variable) if found.url_variable else None) or found.base_url
+        api = config.policy_api or found.api
+        return ModelSource("endpoint", name, url.rstrip("/"), api, api_key=key, key_variable=found.key_variable)
+    known = ", ".join(sorted(PROVIDERS))
+    hint = did_you_mean(provider, [*PROVIDERS, "vllm", BUILTIN]) if slash else did_you_mean(model, [BUILTIN])
+    own = "" if slash else "; a model server of your own is chosen by --config-paths, without --model"
+    raise OperatorError(
+        f"model={model!r} does not say where the model runs{hint}: write vllm/{model} to serve it with vLLM, or add "
+        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known}){own}"
+    )
 
 
 def _endpoint(config: EvalConfig, url: str, environ: Mapping[str, str]) -> ModelSource:
@@ -102,32 +109,11 @@ def _endpoint(config: EvalConfig, url: str, environ: Mapping[str, str]) -> Model
     return ModelSource("endpoint", config.model, url.rstrip("/"), api, api_key=key, key_variable=variable)
 
 
-def _hosted(config: EvalConfig, provider: str, name: str, environ: Mapping[str, str]) -> ModelSource:
-    found = PROVIDERS[provider]
-    key = config.policy_api_key or environ.get(found.key_variable)
-    if not key:
-        raise OperatorError(f"model={config.model} needs an API key: export {found.key_variable}=...")
-    url = (environ.get(found.url_variable) if found.url_variable else None) or found.base_url
-    api = config.policy_api or found.api
-    return ModelSource("endpoint", name, url.rstrip("/"), api, api_key=key, key_variable=found.key_variable)
-
-
-def _unknown(model: str, provider: str) -> str:
-    known = ", ".join(sorted(PROVIDERS))
-    hint = did_you_mean(provider, [*PROVIDERS, "vllm", BUILTIN]) if "/" in model else did_you_mean(model, [BUILTIN])
-    own = "" if "/" in model else "; a model server of your own is chosen by --config-paths, without --model"
-    return (
-        f"model={model!r} does not say where the model runs{hint}: write vllm/{model} to serve it with vLLM, or add "
-        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known}){own}"
-    )
-
-
 def model_of(config: EvalConfig) -> str:
     return str(config.model).removeprefix(SERVED)
 
 
 def find_vllm(settings: VllmSettings, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the program. Raises OperatorError if vLLM is not installed."""
     if settings.command:
         if shutil.which(settings.command[0], path=environ.get("PATH")) is None:
             raise OperatorError(f"--vllm.command {settings.command[0]} was not found or is not executable")
@@ -202,7 +188,7 @@ def local_vllm_model(
     }
 
 
-class Provider(Record):
+class Provider(NamedTuple):
     base_url: str
     key_variable: str
     """Environment variable that holds the API key."""
@@ -212,22 +198,15 @@ class Provider(Record):
 
 
 PROVIDERS = {
-    "anthropic": Provider(base_url="https://api.anthropic.com/v1", key_variable="ANTHROPIC_API_KEY"),
-    "deepseek": Provider(base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
-    "fireworks": Provider(base_url="https://api.fireworks.ai/inference/v1", key_variable="FIREWORKS_API_KEY"),
-    "gemini": Provider(
-        base_url="https://generativelanguage.googleapis.com/v1beta/openai", key_variable="GEMINI_API_KEY"
-    ),
-    "groq": Provider(base_url="https://api.groq.com/openai/v1", key_variable="GROQ_API_KEY"),
-    "mistral": Provider(base_url="https://api.mistral.ai/v1", key_variable="MISTRAL_API_KEY"),
-    "nvidia": Provider(base_url="https://integrate.api.nvidia.com/v1", key_variable="NVIDIA_API_KEY"),
-    "openai": Provider(
-        base_url="https://api.openai.com/v1",
-        key_variable="OPENAI_API_KEY",
-        api="responses",
-        url_variable="OPENAI_BASE_URL",
-    ),
-    "openrouter": Provider(base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
-    "together": Provider(base_url="https://api.together.xyz/v1", key_variable="TOGETHER_API_KEY"),
-    "xai": Provider(base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
+    "anthropic": Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "fireworks": Provider("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    "gemini": Provider("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
+    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "nvidia": Provider("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
+    "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY", "responses", "OPENAI_BASE_URL"),
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "xai": Provider("https://api.x.ai/v1", "XAI_API_KEY"),
 }

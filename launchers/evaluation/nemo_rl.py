@@ -1,8 +1,4 @@
-"""Runs an evaluation that a config file of NeMo-RL defines.
-
-`read_nemo_rl` converts the file to an EvalConfig. `prepare` writes the rows of its dataset for the environment that
-scores them, and `finish` the results in NeMo-RL's formats, with the block that it prints.
-"""
+"""Runs an evaluation that a config file of NeMo-RL defines: converts it, prepares its rows, writes its results."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import orjson
 from omegaconf import DictConfig, OmegaConf
@@ -85,11 +81,13 @@ def read_nemo_rl(path: Path, overrides: Iterable[ConfigOverride], servers: Itera
         del tree[key]
     config = parse(tree, str(path))
     output = Path(given.pop("output_dir", None) or config.eval.save_path or _DEFAULT_OUTPUT)
+    dataset = Path(config.data.dataset_name)
+    rows = dataset.resolve() if dataset.is_file() else output / _ROWS
     sections = OmegaConf.to_container(tree, resolve=True)
     assert isinstance(sections, dict)
     resolved = {**{str(key): value for key, value in sections.items()}, **given, "output_dir": str(output)}
     resolved["overrides"] = list(given["overrides"])
-    return NemoRlRun(config, to_eval_config(config, _rows_of(config, output), output, **given), resolved)
+    return NemoRlRun(config, to_eval_config(config, rows, output, **given), resolved)
 
 
 def _resolved(tree: DictConfig, key: str) -> Any:
@@ -97,24 +95,16 @@ def _resolved(tree: DictConfig, key: str) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _rows_of(config: NemoRlConfig, output: Path) -> Path:
-    name = Path(config.data.dataset_name)
-    return name.resolve() if name.is_file() else output / _ROWS
-
-
 def to_eval_config(config: NemoRlConfig, rows: Path, output_dir: Path, **more: Any) -> EvalConfig:
-    """Return the evaluation of `rows`, the prepared dataset. `more` are keys of EvalConfig, which take precedence.
-
-    Raises OperatorError if `more` contains an invalid setting of vLLM.
-    """
+    """Return the evaluation of `rows`, the prepared dataset. `more` are keys of EvalConfig, which take precedence."""
     generation, source = config.generation, find_source(config.data)
-    limit = generation.max_new_tokens
+    limit, name = generation.max_new_tokens, generation.model_name
     params: dict[str, Any] = {"temperature": generation.temperature, "top_p": generation.top_p}
     if limit is not None and limit < generation.vllm_cfg.max_model_len:
         # NeMo-RL's default is the context's length, which an endpoint refuses because the prompt needs room too.
         params["max_output_tokens"] = limit
     values: dict[str, Any] = {
-        "model": _model(generation),
+        "model": name if name == "builtin" or generation.base_url else f"vllm/{name}",
         "policy_base_url": generation.base_url,
         "vllm": _vllm(config, more.pop("vllm", None) or {}),
         "environments": (source.environment,) if source else (),
@@ -128,11 +118,6 @@ def to_eval_config(config: NemoRlConfig, rows: Path, output_dir: Path, **more: A
     return EvalConfig(**(values | more))
 
 
-def _model(generation: GenerationSection) -> str:
-    name = generation.model_name
-    return name if name == "builtin" or generation.base_url else f"vllm/{name}"
-
-
 def _vllm(config: NemoRlConfig, more: Json) -> VllmSettings:
     """Return the settings of `generation.vllm_cfg`, with those in `more` instead or in addition."""
     given = parse_settings(VllmSettings, more, "vllm")
@@ -144,13 +129,8 @@ def _vllm(config: NemoRlConfig, more: Json) -> VllmSettings:
         args += ["--tokenizer", config.tokenizer.name]
     if config.tokenizer.chat_template:
         args += ["--chat-template", config.tokenizer.chat_template]
-    settings = VllmSettings(
-        dtype=section.precision,
-        tensor_parallel_size=section.tensor_parallel_size,
-        pipeline_parallel_size=section.pipeline_parallel_size,
-        gpu_memory_utilization=section.gpu_memory_utilization,
-        max_model_len=section.max_model_len,
-    )
+    shared = ("tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "max_model_len")
+    settings = VllmSettings(dtype=section.precision, **{name: getattr(section, name) for name in shared})
     changes = {name: getattr(given, name) for name in given.model_fields_set}
     return settings.model_copy(update={**changes, "args": (*args, *given.args)})
 
@@ -169,29 +149,21 @@ def _server_overrides(config: NemoRlConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class DatasetSource:
-    """Where the rows of a dataset come from, and which environment scores them."""
-
+class DatasetSource(NamedTuple):
     environment: str
     repo: str
     """Dataset on the Hugging Face hub."""
-    arguments: tuple[str, ...] = ()
-    """More arguments of the environment's `prepare`."""
 
 
-_DATASETS = {
-    source.repo: source
-    for source in (
-        DatasetSource("gsm8k", "openai/gsm8k"),
-        DatasetSource("math", "HuggingFaceH4/MATH-500"),
-        DatasetSource("math", "EleutherAI/hendrycks_math"),
-        DatasetSource("math", "HuggingFaceH4/aime_2024"),
-        DatasetSource("math", "math-ai/aime25"),
-        DatasetSource("mbpp", "google-research-datasets/mbpp"),
-        DatasetSource("humaneval", "openai/openai_humaneval"),
-        DatasetSource("ifeval", "google/IFEval"),
-    )
+_ENVIRONMENTS = {
+    "openai/gsm8k": "gsm8k",
+    "HuggingFaceH4/MATH-500": "math",
+    "EleutherAI/hendrycks_math": "math",
+    "HuggingFaceH4/aime_2024": "math",
+    "math-ai/aime25": "math",
+    "google-research-datasets/mbpp": "mbpp",
+    "openai/openai_humaneval": "humaneval",
+    "google/IFEval": "ifeval",
 }
 _SHORT_NAMES = {
     "gsm8k": "openai/gsm8k",
@@ -200,7 +172,6 @@ _SHORT_NAMES = {
     "aime2024": "HuggingFaceH4/aime_2024",
     "aime2025": "math-ai/aime25",
 }
-"""NeMo-RL's short names."""
 
 
 def find_source(data: DataSection) -> DatasetSource | None:
@@ -209,13 +180,13 @@ def find_source(data: DataSection) -> DatasetSource | None:
     if name.endswith((".jsonl", ".parquet", ".arrow")) or Path(name).is_file():
         return None
     repo = _SHORT_NAMES.get(name, name)
-    if repo not in _DATASETS:
-        known = [*_DATASETS, *_SHORT_NAMES]
+    if repo not in _ENVIRONMENTS:
+        known = [*_ENVIRONMENTS, *_SHORT_NAMES]
         raise OperatorError(
             f"data.dataset_name is {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}, or a .jsonl file "
             "with rows of an environment)"
         )
-    return _DATASETS[repo]
+    return DatasetSource(_ENVIRONMENTS[repo], repo)
 
 
 def prepare_rows(data: DataSection, output: Path) -> Path:
@@ -229,9 +200,12 @@ def prepare_rows(data: DataSection, output: Path) -> Path:
         if not Path(data.dataset_name).is_file():
             raise OperatorError(f"data.dataset_name is {data.dataset_name!r}, but there is no such file")
         return Path(data.dataset_name).resolve()
-    template = None if data.prompt_file is None else _template(data.prompt_file)
+    template = None if data.prompt_file is None else _text(data.prompt_file)
+    if template is not None and "{}" not in template:
+        problem = "does not contain {}, where the problem is inserted"
+        raise OperatorError(f"data.prompt_file {str(data.prompt_file)!r} {problem}")
     system_prompt = None if data.system_prompt_file is None else _text(data.system_prompt_file)
-    made_from = orjson.dumps([source.repo, source.arguments, data.dataset_key, data.limit, template, system_prompt])
+    made_from = orjson.dumps([source.repo, [], data.dataset_key, data.limit, template, system_prompt])
     record = output.with_name(f"{output.stem}_source.json")
     if output.exists() and (not record.exists() or record.read_bytes() == made_from):
         return output  # without a record: placed there by hand
@@ -242,7 +216,8 @@ def prepare_rows(data: DataSection, output: Path) -> Path:
         if template is None:
             raw.rename(output)
         else:
-            replace(output, (orjson.dumps(_with_prompt(row, template)) + b"\n" for row in _rows(raw)))
+            rows = (_with_prompt(line.value, template) for line in iter_jsonl(Lines(raw), refuse(raw)))
+            replace(output, (orjson.dumps(row) + b"\n" for row in rows))
         replace(record, made_from)
     return output
 
@@ -250,9 +225,19 @@ def prepare_rows(data: DataSection, output: Path) -> Path:
 def _prepared(
     data: DataSection, source: DatasetSource, template: str | None, system_prompt: str | None, output: Path
 ) -> Path:
-    """Run the environment's `prepare` and return the path of its rows, `output`."""
-    command = [sys.executable, "-m", f"rollyard.resources_servers.{source.environment}.prepare", *source.arguments]
-    command += ["--output", str(output), *_location(data, source)]
+    command = [
+        sys.executable,
+        "-m",
+        f"rollyard.resources_servers.{source.environment}.prepare",
+        "--output",
+        str(output),
+    ]
+    if data.local_root is None:
+        command += ["--hub", source.repo]
+    elif (local := data.local_root / source.repo).exists():
+        command += ["--local", str(local), "--offline"]
+    else:
+        raise OperatorError(f"data.local_root has no folder {source.repo} (looked for {local})")
     if source.environment in ("gsm8k", "math"):
         command += ["--split", data.dataset_key]
         if system_prompt is not None:
@@ -269,32 +254,11 @@ def _prepared(
     return output
 
 
-def _location(data: DataSection, source: DatasetSource) -> list[str]:
-    if data.local_root is None:
-        return ["--hub", source.repo]
-    local = data.local_root / source.repo
-    if not local.exists():
-        raise OperatorError(f"data.local_root has no folder {source.repo} (looked for {local})")
-    return ["--local", str(local), "--offline"]
-
-
-def _template(path: Path) -> str:
-    template = _text(path)
-    if "{}" not in template:
-        raise OperatorError(f"data.prompt_file {str(path)!r} does not contain {{}}, where the problem is inserted")
-    return template
-
-
 def _text(path: Path) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OperatorError(f"prompt file {str(path)!r} cannot be read: {error}") from error
-
-
-def _rows(path: Path) -> Iterator[Json]:
-    for line in iter_jsonl(Lines(path), refuse(path)):
-        yield line.value
 
 
 def _with_prompt(row: Json, template: str) -> Json:
@@ -309,10 +273,7 @@ _WIDTH = 60
 
 
 def _score(config: NemoRlConfig, rollouts: Path) -> tuple[float, int]:
-    """Return the mean of pass@k or cons@k over the tasks, and the number of tasks.
-
-    Raises RunError if no task has k rollouts, or rows have no answers.
-    """
+    """Return the mean of pass@k or cons@k over the tasks, and the number of tasks."""
     tasks = read_profile(rollouts)["tasks"]
     k, metric = config.eval.k_value, config.eval.metric
     found = next((one for one in tasks["pass_at"] if one["k"] == k), None) if tasks else None
@@ -353,16 +314,9 @@ def save(config: NemoRlConfig, rollouts: Path) -> list[Path]:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     generation, evaluation = config.generation, config.eval
-    settings = {
-        "model_name": generation.model_name,
-        "dataset_name": config.data.dataset_name,
-        "metric": evaluation.metric,
-        "k_value": evaluation.k_value,
-        "num_tests_per_prompt": evaluation.num_tests_per_prompt,
-        "temperature": generation.temperature,
-        "top_p": generation.top_p,
-        "top_k": generation.top_k,
-    }
+    settings = {"model_name": generation.model_name, "dataset_name": config.data.dataset_name}
+    settings |= {name: getattr(evaluation, name) for name in ("metric", "k_value", "num_tests_per_prompt")}
+    settings |= {name: getattr(generation, name) for name in ("temperature", "top_p", "top_k")}
     written = [folder / "config.json", folder / "evaluation_data.json"]
     replace(written[0], orjson.dumps(settings, option=orjson.OPT_INDENT_2))
     samples = [_sample(line.value) for line in iter_jsonl(Lines(rollouts), refuse(rollouts)) if is_measured(line.value)]

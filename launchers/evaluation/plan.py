@@ -1,8 +1,4 @@
-"""EvalPlan: what an evaluation will run, checked before anything is started.
-
-`check` resolves config, model, agent and rows, and raises an OperatorError for the first thing that would make the
-evaluation fail. `run_command`, `collect_command` and `report_command` are the commands that it will run.
-"""
+"""EvalPlan: what an evaluation will run, and the commands for it, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -64,7 +60,6 @@ class EvalPlan:
     """The working directory, in which the servers and the collection run."""
     config_paths: tuple[str, ...]
     run_config: RunConfig | None
-    """The servers to start; None if a running stack is used."""
     agent: str | None
     input_jsonl_fpath: str | None
     data: str | dict[str, Any] | None
@@ -103,11 +98,10 @@ class EvalPlan:
 
 
 def _measured(output: Path) -> int:
-    try:
-        with output.open("rb") as file:
-            return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
-    except FileNotFoundError:
+    if not output.exists():
         return 0
+    with output.open("rb") as file:
+        return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
 
 
 async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> EvalPlan:
@@ -119,11 +113,15 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
     refuse_secrets(config.overrides)
     check_writable(folder.own, f"output_dir={folder.root}")
     served, ray_command = _check_engine(config, source, environ, folder, here)
-    notes: list[str] = []
-    paths = _config_paths_of(config, source)
+    environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
+    paths = tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
     run_config = None
     if source.kind == "running":
-        _refuse_unused(config)
+        for name in ("environments", "config_paths", "overrides"):
+            if getattr(config, name):
+                raise OperatorError(
+                    f"head={config.head} uses a running stack, which has its own configs: remove {name}"
+                )
         agent = config.agent_name
         input_path, data = _choose_data(config, ())
     else:
@@ -132,7 +130,7 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
         input_path, data = _choose_data(config, agents, run_config.servers)
     given = read_tasks(here, input_path, data, agent, config.limit)
-    notes += notes_of(given)
+    notes = [*notes_of(given)]
     tasks = _tasks_of_folder(given, folder, agent)
     if run_config is not None:
         check_agents(tasks.agents, run_config)
@@ -155,11 +153,6 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
     return plan
 
 
-def _config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
-    environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
-    return tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
-
-
 def _choose_data(
     config: EvalConfig, specs: Sequence[ServerSpec], servers: Sequence[ServerSpec] = ()
 ) -> tuple[str | None, str | dict[str, Any] | None]:
@@ -171,7 +164,13 @@ def _choose_data(
         raise OperatorError("found both input_jsonl_fpath and data (a mixture); expected one of them")
     if config.input_jsonl_fpath is not None or config.data is not None:
         return config.input_jsonl_fpath, config.data
-    examples = {spec.name: path for spec in specs if (path := _example_rows(spec))} or _rows_beside(specs, servers)
+    examples: dict[str, str] = {}
+    for spec in specs:
+        for dataset in spec.settings.datasets:
+            path = dataset.get("jsonl_fpath") if isinstance(dataset, Mapping) else None
+            if isinstance(path, str) and dataset.get("type") == "example":
+                examples.setdefault(spec.name, path)
+    examples = examples or _rows_beside(specs, servers)
     if config.agent_name is not None:
         examples = {name: path for name, path in examples.items() if name == config.agent_name}
     if not examples:
@@ -180,14 +179,6 @@ def _choose_data(
         return next(iter(examples.values())), None
     datasets = [{"name": name, "path": path, "agent_name": name} for name, path in examples.items()]
     return None, {"datasets": datasets}
-
-
-def _example_rows(spec: ServerSpec) -> str | None:
-    for dataset in spec.settings.datasets:
-        path: Any = dataset.get("jsonl_fpath") if isinstance(dataset, Mapping) else None
-        if isinstance(path, str) and dataset.get("type") == "example":
-            return path
-    return None
 
 
 def _rows_beside(specs: Sequence[ServerSpec], servers: Sequence[ServerSpec]) -> dict[str, str]:
@@ -224,7 +215,7 @@ def _check_engine(
     vllm = find_vllm(config.vllm, environ)
     check_served(config, here)
     served = local_vllm_model(
-        config, source, here, command=vllm, log=folder.vllm_log.absolute(), ray=config.ray_head_node_address
+        config, source, here, command=vllm, log=folder.log("vllm_server").absolute(), ray=config.ray_head_node_address
     )
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):
@@ -234,12 +225,6 @@ def _check_engine(
     if ray is None:
         raise OperatorError("start_ray=true needs the package ray in vLLM's environment: pip install ray")
     return served, (ray,)
-
-
-def _refuse_unused(config: EvalConfig) -> None:
-    for name in ("environments", "config_paths", "overrides"):
-        if getattr(config, name):
-            raise OperatorError(f"head={config.head} uses a running stack, which has its own configs: remove {name}")
 
 
 def _load(
@@ -285,13 +270,8 @@ def _check_manifest(plan: EvalPlan) -> None:
         before.pop("settings", None)
     if plan.served:
         before, now = comparable_settings(before), comparable_settings(now)
-    changed = list(differences(before, {name: now[name] for name in before}))
-    if changed:
-        listed = "\n".join(f"  {name}: {old!r} in the folder, {new!r} now" for name, old, new in changed)
-        raise OperatorError(
-            f"{plan.folder.root} belongs to an evaluation with different parameters:\n{listed}\n"
-            "Repeat the original command to continue it, or choose another output_dir"
-        )
+    other = f"{plan.folder.root} belongs to an evaluation with different parameters"
+    refuse_differences(before, {name: now[name] for name in before}, other)
 
 
 async def _check_endpoint(source: ModelSource, environ: Mapping[str, str]) -> list[str]:
@@ -361,10 +341,7 @@ def _server_overrides(given: Sequence[str], source: ModelSource) -> list[str]:
 
 
 def _model_overrides(source: ModelSource, served: Json) -> list[str]:
-    """Return the overrides that name the model. On the command line, they take precedence over an env.yaml.
-
-    `served`: the settings of its local_vllm_model.
-    """
+    """Return the overrides that name the model. On the command line, they take precedence over an env.yaml."""
     if source.kind == "served":
         return [as_override("policy_model", {"responses_api_models": {"local_vllm_model": served}})]
     if source.kind != "endpoint":
@@ -393,8 +370,11 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
         "shard": config.shard,
         "head": head_url,
     }
-    given = [as_override(key, value) for key, value in options.items() if value is not None]
-    return own_command("ng_collect_rollouts", *given)
+    return _command("ng_collect_rollouts", options)
+
+
+def _command(name: str, options: Mapping[str, Any]) -> list[str]:
+    return own_command(name, *(as_override(key, value) for key, value in options.items() if value is not None))
 
 
 def report_command(plan: EvalPlan) -> list[str]:
@@ -405,17 +385,11 @@ def report_command(plan: EvalPlan) -> list[str]:
         "names": [plan.model_title],
         "pass_threshold": plan.config.pass_threshold,
     }
-    given = [as_override(key, value) for key, value in options.items() if value is not None]
-    return own_command("ng_reward_profile", *given)
+    return _command("ng_reward_profile", options)
 
 
 ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
 """Settings of vLLM that change what the model answers."""
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
-"""Beginnings of the names of files that trainers save next to the weights, often after them."""
-_SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 12, 1 << 20
-"""Of a file of weights, 4 KiB of each MiB are read: 0.4% of a model, and part of each tensor of a MiB or more."""
 
 
 def identity_of(config: EvalConfig, source: ModelSource, here: Path) -> Json:
@@ -445,24 +419,39 @@ def check_weights(config: EvalConfig, identity: Json, here: Path) -> None:
 
 def check_identity(folder: EvalFolder, identity: Json) -> None:
     """Raise OperatorError if the folder contains rollouts of another model. Changes nothing."""
+    before = read_identity(folder.identity)
+    if before is None or not folder.rollouts.output.exists() or folder.rollouts.output.stat().st_size == 0:
+        return  # nothing was collected with another model
+    other = f"{folder.root} belongs to an evaluation of a different model, or with other settings"
+    refuse_differences(before, identity, other)
+
+
+def read_identity(path: Path) -> Json | None:
+    """Return what a folder's evaluation must not change; None for a new folder. Raises OperatorError if unreadable."""
     try:
-        before = orjson.loads(folder.identity.read_bytes())
+        found: Json = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        return
+        return None
     except (OSError, ValueError) as error:
-        raise OperatorError(f"{folder.identity} cannot be read: {error}. Choose another output_dir") from error
-    if not folder.rollouts.output.exists() or folder.rollouts.output.stat().st_size == 0:
-        return  # nothing was collected with the other model
-    if found := list(differences(before, identity)):
-        listed = "\n".join(f"  {name}: {_shown(old)} in the folder, {_shown(new)} now" for name, old, new in found)
+        raise OperatorError(f"{path} cannot be read: {error}. Choose another output_dir") from error
+    return found
+
+
+def refuse_differences(before: Json, now: Json, other: str) -> None:
+    """Raise OperatorError with `other` and what is different, if anything is."""
+
+    def shown(value: object) -> str:
+        return "not set" if value is None else repr(value)
+
+    if found := list(differences(before, now)):
+        listed = "\n".join(f"  {name}: {shown(old)} in the folder, {shown(new)} now" for name, old, new in found)
         raise OperatorError(
-            f"{folder.root} belongs to an evaluation of a different model, or with other settings:\n{listed}\n"
-            "Repeat the original command to continue it, or choose another output_dir"
+            f"{other}:\n{listed}\nRepeat the original command to continue it, or choose another output_dir"
         )
 
 
-def write_identity(folder: EvalFolder, identity: Json) -> None:
-    replace(folder.identity, orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
+def write_identity(path: Path, identity: Json) -> None:
+    replace(path, orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 _SERVED = (
@@ -523,7 +512,3 @@ def fingerprint(folder: Path) -> str:
 
 def _folder(config: EvalConfig, here: Path) -> Path:
     return here / Path(model_of(config)).expanduser()
-
-
-def _shown(value: object) -> str:
-    return "not set" if value is None else repr(value)

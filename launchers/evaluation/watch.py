@@ -1,8 +1,4 @@
-"""Evaluates each checkpoint of a training run once, in a folder of its own, and keeps one table over their steps.
-
-EvalWatch does this with any evaluation, WatchControl lets `ng_eval status|pause|resume|stop` reach it, and
-`watch_identity.json` refuses a table of different checkpoints or parameters.
-"""
+"""Evaluates each checkpoint of a training run once, in a folder of its own, and keeps one table over their steps."""
 
 from __future__ import annotations
 
@@ -12,11 +8,12 @@ import csv
 import io
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.launchers.evaluation.checkpoints import CheckpointWatch, LocalSource, S3Source, Source, step_of
@@ -41,9 +38,8 @@ from rollyard.launchers.evaluation.headline import (
     metric_names,
     metric_numbers,
 )
-from rollyard.launchers.evaluation.plan import ENGINE
+from rollyard.launchers.evaluation.plan import ENGINE, read_identity, refuse_differences
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.types import Json, Record
@@ -53,66 +49,53 @@ Evaluate = Callable[[EvalConfig], None]
 """Runs an evaluation to its end. Raises OperatorError or RunError if it does not complete, which the table records."""
 
 
+@dataclass(frozen=True)
 class EvalWatch:
-    def __init__(
-        self,
-        config: EvalConfig,
-        source: Source,
-        evaluate: Evaluate,
-        *,
-        poll_s: float,
-        print_line: Callable[[str], None],
-    ) -> None:
-        """`config`: the evaluation of each checkpoint. Its `model` must not be set, and `output_dir` holds the table
-        and one folder per checkpoint.
-        """
-        self._config = config
-        self._source = source
-        self._evaluate = evaluate
-        self._poll_s = poll_s
-        self._print_line = print_line
-        self.table = CheckpointTable(config.output_dir)
+    config: EvalConfig
+    """The evaluation of each checkpoint, without `model`; `output_dir` holds the table and a folder for each."""
+    source: Source
+    evaluate: Evaluate
+    poll_s: float
+    print_line: Callable[[str], None]
+
+    @cached_property
+    def table(self) -> CheckpointTable:
+        return CheckpointTable(self.config.output_dir)
 
     def run(self, stopped: Event, *, once: bool) -> None:
-        """Evaluate checkpoints until `stopped` is set; with `once`, the existing ones.
-
-        Raises OperatorError if the checkpoints cannot be listed at the first attempt.
-        """
+        """Evaluate checkpoints until `stopped` is set; with `once`, the existing ones."""
         watch = CheckpointWatch(
-            self._source,
-            self._config.output_dir / ".staged",
-            lambda name: self.table.is_pending(name, self._poll_s),
+            self.source,
+            self.config.output_dir / ".staged",
+            lambda name: self.table.is_pending(name, self.poll_s),
             self._run_one,
-            self._print_line,
+            self.print_line,
         )
-        watch.run(self._poll_s, stopped, once=once)
+        watch.run(self.poll_s, stopped, once=once)
 
     @property
     def is_complete(self) -> bool:
         return all(row.headline is not None for row in self.table.rows)
 
     def _run_one(self, name: str, folder: Path) -> None:
-        output = self._config.output_dir / name
-        self._print_line(f"evaluating {name} in {output}")
-        config = self._config.model_copy(update={"model": f"vllm/{folder.resolve()}", "output_dir": output})
+        output = self.config.output_dir / name
+        self.print_line(f"evaluating {name} in {output}")
+        config = self.config.model_copy(update={"model": f"vllm/{folder.resolve()}", "output_dir": output})
         try:
-            self._evaluate(config)
+            self.evaluate(config)
             found = headline(EvalFolder(output).rollouts.output)
             if not found.is_complete:
                 raise RunError(f"{found.coverage} rollouts are measured")
         except (OperatorError, RunError) as error:  # the config was checked before the watch began
-            self.table.fail(name, str(error))
-            self._print_line(f"{name} failed and will be tried again: {error}")
+            self.table.record(name, None, str(error))
+            self.print_line(f"{name} failed and will be tried again: {error}")
             return
         self.table.record(name, found)
-        self._print_line(self.table.markdown())
+        self.print_line(self.table.markdown())
 
 
 def open_source(address: str, copies: Path, pattern: str, marker: str | None) -> Source:
-    """Return the source of checkpoints at a local folder or an S3 URL. `copies` receives those of S3, one at a time.
-
-    Raises OperatorError if the pattern is not a plain name, or boto3 is not installed.
-    """
+    """Return the source of checkpoints at a local folder or an S3 URL. `copies` receives those of S3, one at a time."""
     if "/" in pattern:
         raise OperatorError(f"watch_pattern is {pattern!r}; expected a name pattern without /, such as step_*")
     if address.startswith("s3://"):
@@ -129,7 +112,6 @@ class WatchControl:
     def __init__(self, folder: EvalFolder, tracker: EvalTracker, requests: ControlRequests) -> None:
         self.requests = requests
         self.stopped = Event()
-        """Set when the watch shall end."""
         self._folder = folder
         self._tracker = tracker
         self._current: tuple[str, EvalFolder] | None = None
@@ -189,6 +171,9 @@ _COMMON = (
 """Settings that change the rows, the agents or the figures of a table."""
 
 
+IDENTITY = "watch_identity.json"
+
+
 def identity_of_watch(config: EvalConfig, address: str) -> Json:
     """Return what must not change while a table grows. `address`: the path or S3 URL of the checkpoints."""
     settings = config.model_dump(mode="json")
@@ -198,27 +183,9 @@ def identity_of_watch(config: EvalConfig, address: str) -> Json:
 
 def check_watch_identity(folder: Path, identity: Json) -> None:
     """Raise OperatorError if `folder` holds the table of a different watch. Changes nothing."""
-    path = _path(folder)
-    try:
-        before = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        raise OperatorError(f"{path} cannot be read: {error}. Choose another output_dir") from error
-    if found := list(differences(before, identity)):
-        listed = "\n".join(f"  {name}: {old!r} in the folder, {new!r} now" for name, old, new in found)
-        raise OperatorError(
-            f"{folder} belongs to a watch of other checkpoints, or with other parameters:\n{listed}\n"
-            "Repeat the original command to continue it, or choose another output_dir"
-        )
-
-
-def write_watch_identity(folder: Path, identity: Json) -> None:
-    replace(_path(folder), orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def _path(folder: Path) -> Path:
-    return folder / "watch_identity.json"
+    if before := read_identity(folder / IDENTITY):
+        other = f"{folder} belongs to a watch of other checkpoints, or with other parameters"
+        refuse_differences(before, identity, other)
 
 
 _LONGEST_PAUSE_S = 3600.0
@@ -231,15 +198,7 @@ class EvaluatedCheckpoint(Record):
     """None until the evaluation is complete."""
     tries: int = 0
     error: str = ""
-    """Why the last try failed."""
     failed_at: float = 0.0
-    """Unix time of the last failure."""
-
-    def may_run(self, now: float, pause_s: float) -> bool:
-        """Return whether to evaluate it now. After each failure the pause doubles, up to an hour."""
-        if self.headline is not None:
-            return False
-        return now >= self.failed_at + Backoff(pause_s, _LONGEST_PAUSE_S).pause_s(self.tries)
 
 
 _ROWS = TypeAdapter(list[EvaluatedCheckpoint])
@@ -269,24 +228,29 @@ class CheckpointTable:
         return sorted(self._rows.values(), key=lambda row: (-1 if row.step is None else row.step, row.checkpoint))
 
     def is_pending(self, checkpoint: str, pause_s: float) -> bool:
+        """Return whether to evaluate it now. After each failure the pause doubles, up to an hour."""
         row = self._rows.get(checkpoint)
-        return row is None or row.may_run(time.time(), pause_s)
+        if row is None or row.headline is not None:
+            return row is None
+        return time.time() >= row.failed_at + Backoff(pause_s, _LONGEST_PAUSE_S).pause_s(row.tries)
 
-    def record(self, checkpoint: str, headline: Headline) -> None:
-        tries = self._tries(checkpoint) + 1
-        self._keep(EvaluatedCheckpoint(checkpoint=checkpoint, step=step_of(checkpoint), headline=headline, tries=tries))
-
-    def fail(self, checkpoint: str, error: str) -> None:
-        tries = self._tries(checkpoint) + 1
-        row = EvaluatedCheckpoint(
-            checkpoint=checkpoint,
-            step=step_of(checkpoint),
-            headline=None,
-            tries=tries,
-            error=error,
-            failed_at=time.time(),
+    def record(self, checkpoint: str, headline: Headline | None, error: str = "") -> None:
+        """Store the result of a try, or why it failed."""
+        tries = self._rows[checkpoint].tries + 1 if checkpoint in self._rows else 1
+        failed_at = {"failed_at": time.time()} if headline is None else {}
+        self._rows[checkpoint] = EvaluatedCheckpoint(
+            checkpoint=checkpoint, step=step_of(checkpoint), headline=headline, tries=tries, error=error, **failed_at
         )
-        self._keep(row)
+        replace(self.path, _ROWS.dump_json(self.rows, indent=2))
+        replace(self.path.with_suffix(".md"), self.markdown().encode())
+        text = io.StringIO()
+        writer, metrics = csv.writer(text, lineterminator="\n"), self._metrics()
+        writer.writerow(["step", "checkpoint", "measured", "expected", *metric_columns(metrics)])
+        for row in self.rows:
+            if (found := row.headline) is not None:
+                numbers = metric_numbers(found, metrics)
+                writer.writerow([row.step, row.checkpoint, found.measured, found.expected, *numbers])
+        replace(self.path.with_suffix(".csv"), text.getvalue().encode())
 
     def markdown(self) -> str:
         metrics = self._metrics()
@@ -297,24 +261,5 @@ class CheckpointTable:
             cells.append(["-" if row.step is None else str(row.step), row.checkpoint, state, *found])
         return markdown_table(cells)
 
-    def _tries(self, checkpoint: str) -> int:
-        row = self._rows.get(checkpoint)
-        return row.tries if row else 0
-
-    def _keep(self, row: EvaluatedCheckpoint) -> None:
-        self._rows[row.checkpoint] = row
-        replace(self.path, _ROWS.dump_json(self.rows, indent=2))
-        replace(self.path.with_suffix(".md"), self.markdown().encode())
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(self._numbers())
-        replace(self.path.with_suffix(".csv"), text.getvalue().encode())
-
     def _metrics(self) -> list[str]:
         return metric_names(row.headline for row in self.rows if row.headline)
-
-    def _numbers(self) -> Iterator[list[object]]:
-        metrics = self._metrics()
-        yield ["step", "checkpoint", "measured", "expected", *metric_columns(metrics)]
-        for row in self.rows:
-            if (found := row.headline) is not None:
-                yield [row.step, row.checkpoint, found.measured, found.expected, *metric_numbers(found, metrics)]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,18 @@ _ECR_HOST = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn
 _RECENT = 3
 
 
+@dataclass(frozen=True)
 class EcrImage:
-    def __init__(self, ecr: Any, repository: str, tag: str) -> None:
-        self._ecr = ecr
-        self.repository = repository
-        self.tag = tag
+    ecr: Any
+    repository: str
+    tag: str
 
     def check(self) -> None:
         """Raise RunError if the tag does not exist. The message names the newest tags."""
         try:
             with aws_errors(f"image {self.repository}:{self.tag} cannot be checked"):
                 # Pulling needs the same permission, so that policies for building and submitting have it.
-                found = self._ecr.batch_get_image(repositoryName=self.repository, imageIds=[{"imageTag": self.tag}])
+                found = self.ecr.batch_get_image(repositoryName=self.repository, imageIds=[{"imageTag": self.tag}])
         except AwsError as error:
             if error.code != "RepositoryNotFoundException":
                 raise
@@ -47,29 +48,27 @@ class EcrImage:
         """Create the repository unless it exists; return whether it was created."""
         try:
             with aws_errors(f"the ECR repository {self.repository} cannot be created"):
-                self._ecr.create_repository(repositoryName=self.repository)
+                self.ecr.create_repository(repositoryName=self.repository)
         except AwsError as error:
             if error.code != "RepositoryAlreadyExistsException":
                 raise
             return False
         return True
 
-    def sign_in(self, docker: Docker, registry: str, ecr: Any | None = None) -> None:
-        """Sign Docker in to a registry. The password is passed on standard input, so that no process list shows it.
-
-        `ecr`: the client of the registry's region, if it is not the image's.
-        """
+    def sign_in(self, docker: Docker, registry: str) -> None:
+        """Sign Docker in to a registry. The password is passed on standard input, so that no process list shows it."""
         match = _ECR_HOST.fullmatch(registry)
         accounts: Mapping[str, Any] = {"registryIds": [match[1]]} if match else {}
         with aws_errors(f"no authorization token for {registry}"):
-            data = (ecr or self._ecr).get_authorization_token(**accounts)["authorizationData"][0]
+            data = self.ecr.get_authorization_token(**accounts)["authorizationData"][0]
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
-        docker.sign_in(registry, user, password)
+        command = ["docker", "login", "--username", user, "--password-stdin", registry]
+        docker.run(command, input=password, capture_output=True)
 
     def _known_tags(self) -> str:
         try:
             with aws_errors(f"the images of {self.repository} cannot be listed"):
-                pages = self._ecr.get_paginator("describe_images").paginate(repositoryName=self.repository)
+                pages = self.ecr.get_paginator("describe_images").paginate(repositoryName=self.repository)
                 images = [image for page in pages for image in page["imageDetails"] if image.get("imageTags")]
         except AwsError as error:
             return f"its tags cannot be listed: {error.code}"
@@ -93,9 +92,9 @@ def build_command(project: Path, dockerfile: str, image: str, base_image: str | 
     return ["docker", "build", "--no-cache", *base, *user, "-t", image, "-f", str(project / dockerfile), str(project)]
 
 
+@dataclass(frozen=True)
 class Docker:
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._print = print_line
+    print_line: Callable[[str], None]
 
     def require(self, needed_for: str) -> None:
         """Raise OperatorError if there is no docker program."""
@@ -105,25 +104,17 @@ class Docker:
                 "without --gpus runs the program directly"
             )
 
-    def run(self, command: Sequence[str]) -> None:
-        """Run a command whose output goes to the terminal. Raises RunError if it fails."""
-        self._print(shown(command))
+    def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command, whose output goes to the terminal without `options`. Raises RunError if it fails."""
+        self.print_line(shown(command))
         try:
-            status = subprocess.run(command, check=False).returncode
+            done = subprocess.run(command, text=True, check=False, **options)
         except OSError as error:
             raise RunError(f"{command[0]} cannot be run: {error.strerror}") from error
-        if status:
-            raise RunError(f"`{' '.join(command[:2])}` failed with exit status {status}; its output is above")
-
-    def sign_in(self, registry: str, user: str, password: str) -> None:
-        command = ["docker", "login", "--username", user, "--password-stdin", registry]
-        self._print(shown(command))
-        try:
-            done = subprocess.run(command, input=password, text=True, capture_output=True, check=False)
-        except OSError as error:
-            raise RunError(f"docker cannot be run: {error.strerror}") from error
         if done.returncode:
-            raise RunError(f"docker cannot sign in to {registry}: {done.stderr.strip().partition(chr(10))[0]}")
+            reason = done.stderr.strip().partition("\n")[0] if done.stderr else "its output is above"
+            raise RunError(f"`{' '.join(command[:2])}` failed with exit status {done.returncode}; {reason}")
+        return done
 
 
 def shown(command: Sequence[str]) -> str:
@@ -132,7 +123,6 @@ def shown(command: Sequence[str]) -> str:
 
 
 OUTPUT = "training_output"
-"""Folder in the project for what a local run writes as a job."""
 
 
 def container_command(image: str, project: Path, gpus: str, parameters: JobParameters) -> list[str]:

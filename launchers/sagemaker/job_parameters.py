@@ -17,7 +17,6 @@ from rollyard.records.types import Record
 from rollyard.services.server.settings import parse_settings
 
 MAX_VALUE_LENGTH = 2500
-"""SageMaker's limit for the value of a hyperparameter."""
 PROGRAM = "rollyard.launchers.sagemaker.container"
 _LISTS = ("command", "eval_command", "final_eval_command", "ray_args")
 
@@ -36,20 +35,16 @@ class JobParameters(Record):
     eval_command: tuple[str, ...] = ()
     final_eval_command: tuple[str, ...] = ()
     model_source: str | None = None
-    """Overrides the config's `model.source`."""
     ray: Literal["auto", "always", "never"] = "auto"
     """When a Ray cluster is started: `auto` means for several hosts."""
     ray_args: tuple[str, ...] = ()
-    """More arguments of `ray start`."""
     s3: str | None = None
     """s3://bucket/prefix of models, data and uploads; None: nothing is uploaded."""
     upload_interval_s: float = 15.0
-    """Time between searches for new checkpoints and traces, in seconds."""
     upload: Literal["checkpoints", "eval_output"] = "checkpoints"
     """The folder below `s3` that gets the files of the job."""
     sagemaker_program: str = PROGRAM
     sagemaker_submit_directory: str | None = None
-    """S3 URL of the source bundle."""
 
     def hyperparameters(self) -> dict[str, str]:
         """Return the hyperparameters. Raises OperatorError if a value is too long for SageMaker."""
@@ -138,7 +133,6 @@ class JobEnvironment(Record):
     current_host: str
     num_gpus: int = Field(ge=0)
     root: Path
-    """SageMaker's folder /opt/ml."""
     model_dir: Path
     work: Path
     """Folder for the model, the data and everything that the program writes."""
@@ -185,10 +179,7 @@ def write_failure(root: Path, reason: str) -> None:
 
 
 def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
-    """Read the variables of SageMaker's images, or else the files that SageMaker puts into every container.
-
-    Raises OperatorError if they contradict each other or cannot be parsed.
-    """
+    """Read the variables of SageMaker's images, or else the files that SageMaker puts into every container."""
     root = root_of(environ)
     work = environ.get("ROLLYARD_WORK_DIR") or (root / "work" if "ROLLYARD_SAGEMAKER_ROOT" in environ else WORK_DIR)
     resources = _read(root / "input/config/resourceconfig.json")
@@ -215,13 +206,10 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
 
 
 def _json(environ: Mapping[str, str], name: str) -> Any:
-    text = environ.get(name)
-    if not text:
-        return None
     try:
-        return json.loads(text)
+        return json.loads(environ.get(name) or "null")
     except ValueError as error:
-        raise OperatorError(f"the variable {name} is {text!r}, expected JSON") from error
+        raise OperatorError(f"the variable {name} is {environ[name]!r}, expected JSON") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

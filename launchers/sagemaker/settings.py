@@ -96,7 +96,9 @@ def read_settings(
         # ROOT is no setting: in the container of a local run, it names the folder that stands for /opt/ml.
         if variable.startswith(VARIABLE_PREFIX) and variable != f"{VARIABLE_PREFIX}ROOT":
             if variable not in names:
-                raise OperatorError(f"the environment variable {variable} is not a setting; expected {_listed(names)}")
+                raise OperatorError(
+                    f"the environment variable {variable} is not a setting; expected {', '.join(sorted(names))}"
+                )
             raw[names[variable]] = value.split(",") if names[variable] in _LISTS else value
     if raw.get("region") is None:
         raw["region"] = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
@@ -108,10 +110,6 @@ def read_settings(
 
 
 _LISTS = ("subnets", "security_group_ids")
-
-
-def _listed(names: Mapping[str, str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""SourceBundle: the project's files as a tar.gz whose bytes depend only on their contents.
-
-The files are those that git does not ignore. Files that look like secrets, by name or content, are refused.
-"""
+"""SourceBundle: the project's files that git does not ignore, as a tar.gz whose bytes depend only on their contents."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ _SHOWN = 8
 class SourceBundle:
     project: Path
     files: tuple[str, ...]
-    """Paths relative to the project, sorted."""
     size: int
-    """Size of all files together, in bytes."""
 
     def write(self, target: BinaryIO) -> None:
         """Write the archive. Raises OperatorError if a file has disappeared, OSError if it cannot be read."""
@@ -44,7 +39,13 @@ class SourceBundle:
                     entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115 - the text of the link
                     archive.addfile(entry)
                     continue
-                with _opened(path, name) as file:
+                try:
+                    opened = path.open("rb")
+                except FileNotFoundError as error:
+                    raise OperatorError(
+                        f"{name} was deleted while the source bundle was being written; repeat the command"
+                    ) from error
+                with opened as file:
                     status = os.fstat(file.fileno())
                     entry.size = status.st_size
                     entry.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
@@ -64,9 +65,15 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
     extra = [os.path.normpath(name) for name in (*include, *configs)]
     names = sorted({*_project_files(project), *extra})
     allowed = {os.path.normpath(name) for name in include}
-    names = [name for name in names if _is_packable(project / name)]
+    # Sockets and pipes, which programs create while they run, are left out.
+    names = [name for name in names if (project / name).is_symlink() or (project / name).is_file()]
     _check_links(project, names)
-    _check_secrets(project, names, allowed)
+    found = [f"{name} ({why})" for name in names if name not in allowed and (why := secret_in(project, name))]
+    if found:
+        raise OperatorError(
+            f"these files look like secrets and would be uploaded: {_listed(found)}. Add them to .gitignore, or pass "
+            f"--include PATH for each file that the job needs"
+        )
     sizes = {name: (project / name).lstat().st_size for name in names}
     if (size := sum(sizes.values())) > max_bytes:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
@@ -78,39 +85,18 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
     return SourceBundle(project, tuple(names), size)
 
 
-def _is_packable(path: Path) -> bool:
-    """Leave out sockets and pipes, which programs create while they run."""
-    return path.is_symlink() or path.is_file()
-
-
 def _check_links(project: Path, names: Sequence[str]) -> None:
     # A file below a link to a folder, too: git lists tracked files whose folder has been replaced by a link.
-    outside = [_with_target(project, name) for name in names if not _is_inside(project, project / name)]
-    absolute = [
-        name
-        for name in names
-        if (project / name).is_symlink() and os.path.isabs(os.readlink(project / name))  # noqa: PTH115, PTH117
-    ]
+    links = {name: os.readlink(project / name) for name in names if (project / name).is_symlink()}  # noqa: PTH115
+    leading_out = [name for name in names if not _is_inside(project, project / name)]
+    outside = [f"{name} -> {links.get(name) or (project / name).resolve()}" for name in leading_out]
+    absolute = [name for name, target in links.items() if os.path.isabs(target)]  # noqa: PTH117
     if outside or absolute:
         raise OperatorError(
             "links that lead out of the project or nowhere would be broken in the job: "
             f"{_listed(outside or absolute)}. Replace them by relative links within the project, or add them to "
             ".gitignore"
         )
-
-
-def _check_secrets(project: Path, names: Sequence[str], allowed: set[str]) -> None:
-    found = [f"{name} ({why})" for name in names if name not in allowed and (why := secret_in(project, name))]
-    if found:
-        raise OperatorError(
-            f"these files look like secrets and would be uploaded: {_listed(found)}. Add them to .gitignore, or pass "
-            f"--include PATH for each file that the job needs"
-        )
-
-
-def _with_target(project: Path, name: str) -> str:
-    path = project / name
-    return f"{name} -> {os.readlink(path) if path.is_symlink() else path.resolve()}"  # noqa: PTH115 - the text of the link
 
 
 def _is_inside(project: Path, path: Path) -> bool:
@@ -123,16 +109,6 @@ def _is_inside(project: Path, path: Path) -> bool:
 def _listed(items: Sequence[str]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(items[:_SHOWN]) + more
-
-
-def _opened(path: Path, name: str) -> BinaryIO:
-    try:
-        file = path.open("rb")
-    except FileNotFoundError as error:
-        raise OperatorError(
-            f"{name} was deleted while the source bundle was being written; repeat the command"
-        ) from error
-    return file
 
 
 def unpack(archive: BinaryIO, folder: Path) -> None:
@@ -218,12 +194,9 @@ def _walked(project: Path) -> Iterator[str]:
     for folder, names, files in os.walk(project, onerror=unreadable):
         at = Path(folder)
         links = [name for name in names if (at / name).is_symlink()]
-        names[:] = [name for name in names if not _is_generated(name) and name not in links]
+        names[:] = [name for name in names if name not in links and name not in _GENERATED]
+        names[:] = [name for name in names if not name.startswith(_GENERATED_CACHES) and not name.endswith(".egg-info")]
         yield from (str((at / name).relative_to(project)) for name in (*files, *links))
-
-
-def _is_generated(name: str) -> bool:
-    return name in _GENERATED or name.startswith(_GENERATED_CACHES) or name.endswith(".egg-info")
 
 
 NAMES = (
@@ -252,10 +225,7 @@ _CONTENTS = (
     (re.compile(rb"(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36}(?![A-Za-z0-9])"), "a GitHub token"),
     (re.compile(rb"(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{60,}"), "a GitHub token"),
     (re.compile(rb"(?<![A-Za-z0-9_-])glpat-[A-Za-z0-9_-]{20,}"), "a GitLab token"),
-    (
-        re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"),
-        "a W&B key",
-    ),
+    (re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"), "a W&B key"),
     (re.compile(rb"(?<![A-Za-z0-9_-])sk-(?:proj-|ant-[a-z0-9]+-)?[A-Za-z0-9_-]{40,}"), "an API key"),
 )
 _KEY_SETTING = re.compile(

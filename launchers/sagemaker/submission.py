@@ -50,43 +50,39 @@ class SubmissionPlan:
 
     @property
     def folder(self) -> str:
-        """Folder of the bucket for SageMaker's own output."""
         return "eval_output" if self.is_evaluation else "output"
 
 
+@dataclass(frozen=True)
 class SageMakerSubmission:
-    def __init__(
-        self, settings: SageMakerSettings, target: SageMakerTarget, log: JobLog, print_line: Callable[[str], None]
-    ) -> None:
-        self._settings = settings
-        self._target = target
-        self._log = log
-        self._print = print_line
+    settings: SageMakerSettings
+    target: SageMakerTarget
+    log: JobLog
+    print_line: Callable[[str], None]
 
     def build(self, tag: str, bundle: SourceBundle) -> None:
-        """Build the image. Raises OperatorError without docker, RunError if the build fails."""
         docker = self._docker("--build")
-        base = self._settings.base_image
+        base = self.settings.base_image
         if base and (registry := registry_of(base)):
             host, region = registry
-            ecr = self._settings.access.model_copy(update={"region": region}).client("ecr", FEATURE)
-            self._image(tag).sign_in(docker, host, ecr)
-        local = f"{self._target.repository}:{tag}"
-        docker.run(build_command(bundle.project, self._settings.dockerfile, local, base))
+            ecr = self.settings.access.model_copy(update={"region": region}).client("ecr", FEATURE)
+            EcrImage(ecr, self.target.repository, tag).sign_in(docker, host)
+        local = f"{self.target.repository}:{tag}"
+        docker.run(build_command(bundle.project, self.settings.dockerfile, local, base))
 
     def push(self, tag: str) -> None:
         """Create the repository if needed, and push the image."""
         docker, image = self._docker("--push"), self._image(tag)
         if image.create_repository():
-            self._print(f"created the ECR repository {self._target.repository}")
-        image.sign_in(docker, self._target.registry)
-        docker.run(["docker", "tag", f"{self._target.repository}:{tag}", self._target.image(tag)])
-        docker.run(["docker", "push", self._target.image(tag)])
+            self.print_line(f"created the ECR repository {self.target.repository}")
+        image.sign_in(docker, self.target.registry)
+        docker.run(["docker", "tag", f"{self.target.repository}:{tag}", self.target.image(tag)])
+        docker.run(["docker", "push", self.target.image(tag)])
 
     def submit(self, plan: SubmissionPlan) -> str:
         """Create the job and return its name. Raises OperatorError or RunError, and then leaves nothing behind."""
-        s3_client = self._settings.access.client("s3", FEATURE)
-        jobs = TrainingJobs(self._settings.access.client("sagemaker", FEATURE))
+        s3_client = self.settings.access.client("s3", FEATURE)
+        jobs = TrainingJobs(self.settings.access.client("sagemaker", FEATURE))
         self._check_bucket(s3_client)
         self._image(plan.image_tag).check()
         with tempfile.TemporaryFile() as archive:  # unnamed: it disappears even if this process is killed
@@ -100,12 +96,12 @@ class SageMakerSubmission:
                 except NameTaken as error:
                     taken = error
                     continue
-                self._print(f"uploaded {len(plan.bundle.files)} files ({size / 1e6:.1f} MB compressed)")
+                self.print_line(f"uploaded {len(plan.bundle.files)} files ({size / 1e6:.1f} MB compressed)")
                 return name
         raise taken or RunError("no job name is available")
 
     def request(self, plan: SubmissionPlan, name: str) -> JobRequest:
-        target, settings = self._target, self._settings
+        target, settings = self.target, self.settings
         environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "AWS_DEFAULT_REGION": target.region}
         if plan.is_evaluation or plan.parameters.eval_config:
             environment["HF_ALLOW_CODE_EVAL"] = "1"
@@ -131,13 +127,13 @@ class SageMakerSubmission:
         )
 
     def bundle_key(self, name: str) -> str:
-        return f"{self._target.prefix}/source/{name}/{BUNDLE}"
+        return f"{self.target.prefix}/source/{name}/{BUNDLE}"
 
     def _create(self, plan: SubmissionPlan, name: str, s3_client: Any, jobs: TrainingJobs) -> None:
         """Log and create the job. The line comes first: without it, the job's experiment would be unknown."""
         request = self.request(plan, name)
         try:
-            self._log.add(name, plan.parameters.config or "", plan.description, plan.submitted)
+            self.log.add(name, plan.parameters.config or "", plan.description, plan.submitted)
         except BaseException:
             self._delete_bundle(s3_client, name)
             raise
@@ -149,10 +145,10 @@ class SageMakerSubmission:
             if created and isinstance(error, RollyardError):
                 return
             if created is False:
-                self._log.remove(name)
+                self.log.remove(name)
                 self._delete_bundle(s3_client, name)
             else:
-                self._print(f"{name} may have been created and stays in the job log; see: ng_submit status {name}")
+                self.print_line(f"{name} may have been created and stays in the job log; see: ng_submit status {name}")
             raise
 
     def _was_created(self, jobs: TrainingJobs, request: JobRequest, error: BaseException) -> bool | None:
@@ -168,7 +164,7 @@ class SageMakerSubmission:
 
     def _delete_bundle(self, s3_client: Any, name: str) -> None:
         with suppress(RollyardError), aws_errors("the source bundle cannot be deleted"):
-            s3_client.delete_object(Bucket=self._target.bucket, Key=self.bundle_key(name))
+            s3_client.delete_object(Bucket=self.target.bucket, Key=self.bundle_key(name))
 
     def _upload(self, s3_client: Any, name: str, archive: Any, jobs: TrainingJobs) -> None:
         """Upload the bundle under the job's name, which also reserves the name: S3 accepts only the first one."""
@@ -177,18 +173,18 @@ class SageMakerSubmission:
         key = self.bundle_key(name)
         archive.seek(0)
         try:
-            with aws_errors(f"s3://{self._target.bucket}/{key} cannot be uploaded"):
-                s3_client.put_object(Bucket=self._target.bucket, Key=key, Body=archive, IfNoneMatch="*")
+            with aws_errors(f"s3://{self.target.bucket}/{key} cannot be uploaded"):
+                s3_client.put_object(Bucket=self.target.bucket, Key=key, Body=archive, IfNoneMatch="*")
         except AwsError as error:
             if error.code in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
                 raise NameTaken(
-                    f"another submission uses the name {name} (s3://{self._target.bucket}/{key} exists); pass another "
+                    f"another submission uses the name {name} (s3://{self.target.bucket}/{key} exists); pass another "
                     "--job-name"
                 ) from error
             raise
 
     def _check_bucket(self, s3_client: Any) -> None:
-        bucket, region = self._target.bucket, self._target.region
+        bucket, region = self.target.bucket, self.target.region
         try:
             with aws_errors(f"bucket {bucket} cannot be used"):
                 headers = s3_client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
@@ -205,10 +201,10 @@ class SageMakerSubmission:
             )
 
     def _image(self, tag: str) -> EcrImage:
-        return EcrImage(self._settings.access.client("ecr", FEATURE), self._target.repository, tag)
+        return EcrImage(self.settings.access.client("ecr", FEATURE), self.target.repository, tag)
 
     def _docker(self, option: str) -> Docker:
-        docker = Docker(self._print)
+        docker = Docker(self.print_line)
         docker.require(option)
         return docker
 
@@ -217,17 +213,9 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _HIDDEN = "(hidden)"
 
 
-def describe(
-    settings: SageMakerSettings,
-    target: SageMakerTarget,
-    plan: SubmissionPlan,
-    submission: SageMakerSubmission,
-    log: JobLog,
-    *,
-    build: bool,
-    push: bool,
-) -> Iterator[str]:
+def describe(submission: SageMakerSubmission, plan: SubmissionPlan, *, build: bool, push: bool) -> Iterator[str]:
     """Yield every command, call and file in order. Values that only AWS knows are placeholders in capitals."""
+    settings, target = submission.settings, submission.target
     name, tag = next(iter(plan.names)), plan.image_tag
     local = f"{target.repository}:{tag}"
     if target.account == ANY_ACCOUNT:
@@ -249,11 +237,10 @@ def describe(
     yield f"  with {len(plan.bundle.files)} files, {plan.bundle.size / 1e6:.1f} MB:"
     for file in plan.bundle.files:
         yield f"  {plain_line(file)}"
-    yield plain_line(f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
+    yield plain_line(f"append to {submission.log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
     request = submission.request(plan, name)
-    shown_values = {
-        key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in request.environment.items()
-    }
+    values = request.environment.items()
+    shown_values = {key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in values}
     yield _call("sagemaker", "CreateTrainingJob", request.model_copy(update={"environment": shown_values}).arguments())
 
 
@@ -274,7 +261,6 @@ MAX_CANDIDATES = 120
 
 
 def checked(name: str) -> str:
-    """Return the name. Raises OperatorError if SageMaker would not accept it."""
     if len(name) > MAX_LENGTH:
         raise OperatorError(f"job name {name!r} has {len(name)} characters; SageMaker accepts at most {MAX_LENGTH}")
     if not _PATTERN.fullmatch(name):
@@ -324,7 +310,10 @@ class JobLog:
             # A writer that was killed, or an editor, may have left a line without its end.
             start = "" if not text or text.endswith("\n") else "\n"
             header = "" if HEADER.partition("\n")[0] in text else ("\n" if text else _TITLE) + HEADER
-            _write(fd, f"{start}{header}{line}".encode())
+            data = f"{start}{header}{line}".encode()
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
 
     def remove(self, name: str) -> None:
         """Delete the line of a job that could not be submitted."""
@@ -334,7 +323,6 @@ class JobLog:
             replace(self.path, "".join(kept).encode())
 
     def names(self) -> list[str]:
-        """Return the names of all jobs, in the order of their submission; empty if there is no file."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:
@@ -357,12 +345,6 @@ class JobLog:
             yield fd
         finally:
             os.close(fd)
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-    os.fsync(fd)
 
 
 def _cell(text: str) -> str:

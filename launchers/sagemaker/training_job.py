@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-
-from pydantic import ConfigDict
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.s3 import AwsError, aws_errors
@@ -33,7 +32,6 @@ class JobRequest(Record):
     volume_size_gb: int
     max_runtime_s: int
     output: str
-    """S3 URL of the folder for the job's output."""
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
 
@@ -41,6 +39,7 @@ class JobRequest(Record):
         algorithm: dict[str, Any] = {"TrainingImage": self.image, "TrainingInputMode": "File"}
         if self.container_entrypoint:
             algorithm["ContainerEntrypoint"] = list(self.container_entrypoint)
+        instances = {"InstanceType": self.instance_type, "InstanceCount": self.instance_count}
         arguments = {
             "TrainingJobName": self.name,
             "RoleArn": self.role_arn,
@@ -48,11 +47,7 @@ class JobRequest(Record):
             "HyperParameters": self.hyperparameters,
             "Environment": self.environment,
             "OutputDataConfig": {"S3OutputPath": self.output},
-            "ResourceConfig": {
-                "InstanceType": self.instance_type,
-                "InstanceCount": self.instance_count,
-                "VolumeSizeInGB": self.volume_size_gb,
-            },
+            "ResourceConfig": {**instances, "VolumeSizeInGB": self.volume_size_gb},
             "StoppingCondition": {"MaxRuntimeInSeconds": self.max_runtime_s},
         }
         if self.subnets:
@@ -62,8 +57,6 @@ class JobRequest(Record):
 
 class JobDescription(Record):
     """The parts of DescribeTrainingJob that `ng_submit status` shows."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     status: str
@@ -96,7 +89,6 @@ class TrainingJobs:
             raise
 
     def describe(self, name: str) -> JobDescription:
-        """Raises OperatorError if there is no such job."""
         found = self._describe(name)
         if found is None:
             raise OperatorError(f"there is no training job {name} in this account and region")
@@ -177,28 +169,27 @@ MAX_PAGES = 50
 """Maximum number of requests for one stream in one call, so that a fast writer cannot keep the caller busy."""
 
 
+@dataclass(frozen=True)
 class JobLogs:
     """The log streams of one job, one for each host; each line is returned once."""
 
-    def __init__(self, logs: Any, job: str) -> None:
-        self._logs = logs
-        self._job = job
-        self._tokens: dict[str, str] = {}
-        """Where to continue, by stream."""
+    logs: Any
+    job: str
+    _tokens: dict[str, str] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[str]:
         """Yield the lines that arrived since the last call. With several hosts, each starts with its host's name."""
         streams = self._streams()
         for stream in streams:
-            host = stream.removeprefix(f"{self._job}/").rpartition("-")[0]
+            host = stream.removeprefix(f"{self.job}/").rpartition("-")[0]
             for message in self._events(stream):
                 yield f"[{host}] {message}" if len(streams) > 1 else message
 
     def _streams(self) -> list[str]:
         try:
-            with aws_errors(f"the log of {self._job} cannot be read"):
-                pages = self._logs.get_paginator("describe_log_streams").paginate(
-                    logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job}/"
+            with aws_errors(f"the log of {self.job} cannot be read"):
+                pages = self.logs.get_paginator("describe_log_streams").paginate(
+                    logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self.job}/"
                 )
                 return sorted(stream["logStreamName"] for page in pages for stream in page["logStreams"])
         except AwsError as error:
@@ -209,8 +200,8 @@ class JobLogs:
     def _events(self, stream: str) -> Iterator[str]:
         for _ in range(MAX_PAGES):
             more = {"nextToken": self._tokens[stream]} if stream in self._tokens else {}
-            with aws_errors(f"the log of {self._job} cannot be read"):
-                page = self._logs.get_log_events(
+            with aws_errors(f"the log of {self.job} cannot be read"):
+                page = self.logs.get_log_events(
                     logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **more
                 )
             yield from (str(event["message"]) for event in page["events"])

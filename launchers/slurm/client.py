@@ -1,7 +1,4 @@
-"""SlurmClient: runs sbatch, squeue, scontrol, sacct and scancel as argument lists, each with a time limit.
-
-While slurmctld does not answer, these commands block for minutes.
-"""
+"""SlurmClient: runs sbatch, squeue, scontrol, sacct and scancel as argument lists, each with a time limit."""
 
 from __future__ import annotations
 
@@ -50,13 +47,10 @@ class QueuedJob(NamedTuple):
 
 class Standing(NamedTuple):
     name: str
-    """SLURM's name of its state."""
     restarts: int
-    """How often SLURM has put the job back into the queue."""
     ended: float | None
     """Unix time of its end, which lies in the future for a running job."""
     preempted: float | None
-    """Unix time of its last preemption."""
     reason: str
 
     @property
@@ -90,8 +84,7 @@ class SlurmClient:
         self._timeout_s = timeout_s
 
     def sbatch(self, arguments: Sequence[str]) -> str:
-        printed = self._run("sbatch", "--parsable", *arguments)
-        return parse_job_id(printed)
+        return parse_job_id(self._run("sbatch", "--parsable", *arguments))
 
     def queue(self, jobs: Iterable[str] | None = None) -> list[QueuedJob]:
         """List the user's jobs, or the given ones. Jobs that SLURM no longer knows are omitted."""
@@ -105,7 +98,6 @@ class SlurmClient:
         return [QueuedJob(job_id, parse_state(state), comment) for job_id, state, comment in rows]
 
     def standing(self, job_id: str) -> Standing | None:
-        """Return the state of a job according to SLURM; None if SLURM no longer knows it."""
         columns = "--Format=State:24,RestartCnt:12,EndTime:24,PreemptTime:24,Reason:80"
         fields = self._of_job("squeue", "--noheader", "--states=all", columns, "--jobs", job_id).split(maxsplit=4)
         if len(fields) < 4:
@@ -115,16 +107,14 @@ class SlurmClient:
         return Standing(name, count, _timestamp(ended), _timestamp(preempted), "".join(reason).strip())
 
     def ending(self, job_id: str) -> JobState | None:
-        """Return how a job ended; None if it is alive, or SLURM no longer knows it."""
         standing = self.standing(job_id)
         return None if standing is None or standing.state.alive else standing.state
 
     def accounted(self, job_id: str) -> JobState | None:
         """Return the state in sacct's records; None if accounting is disabled or has no record of the job."""
+        options = ("--noheader", "--parsable2", "--allocations", "--format=State%40")
         try:
-            printed = self._run(
-                "sacct", "--noheader", "--parsable2", "--allocations", "--format=State%40", "--jobs", job_id
-            )
+            printed = self._run("sacct", *options, "--jobs", job_id)
         except (SlurmError, OperatorError):  # accounting is disabled on many clusters, and the command not installed
             return None
         states = [parse_state(line) for line in printed.splitlines() if line.strip()]
@@ -184,11 +174,8 @@ class SlurmClient:
             ) from None
         if done.returncode == 0:
             return done.stdout
-        lines = [
-            line.strip().removeprefix(f"{command[0]}: ").removeprefix("error: ")
-            for line in done.stderr.splitlines()
-            if line.strip()
-        ]
+        stripped = (line.strip().removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines())
+        lines = [line.removeprefix("error: ") for line in stripped if line]
         problem = plain_line("; ".join(lines))[:_MESSAGE_CHARACTERS] or f"exit status {done.returncode}"
         if done.returncode < 0 or any(text in problem.lower() for text in _AMBIGUOUS):
             raise SlurmTimeoutError(f"{command[0]}: {problem}")
@@ -207,9 +194,7 @@ def parse_job_id(printed: str) -> str:
 
     Raises SlurmTimeoutError for anything else, because the job may have been submitted.
     """
-    lines = printed.split("\n")
-    # A site's submit plug-in may print lines before it.
-    for line in reversed(lines):
+    for line in reversed(printed.split("\n")):  # a site's submit plug-in may print lines before it
         if match := _JOB_ID.fullmatch(line.strip()):
             return match[1]
     raise SlurmTimeoutError(f"sbatch printed {plain_line(printed.strip())!r}; expected the id of the submitted job")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -27,7 +27,6 @@ ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 
 class JobOptions(Record):
     time: str = "2:0:0"
-    """Time limit of one job, as for `sbatch --time`."""
     account: str | None = None
     partition: str | None = "batch"
     container: str | None = None
@@ -58,7 +57,6 @@ class JobSpec(JobOptions):
     gpus_per_node: int = Field(default=8, ge=0)
     """GPUs per node; 0 requests no generic resource."""
     after_ok: tuple[str, ...] = ()
-    """Ids of jobs that must succeed first."""
     chain: bool = True
     """Whether each job queues a successor that continues its work. False for a single job that other jobs wait for."""
     max_jobs: int = Field(default=100, ge=1)
@@ -88,7 +86,6 @@ class JobState(StrEnum):
     NODE_FAIL = "NODE_FAIL"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     BOOT_FAIL = "BOOT_FAIL"
-    """The node did not start."""
     DEADLINE = "DEADLINE"
     """The job could not end before its `--deadline`."""
     REQUEUED = "REQUEUED"
@@ -100,24 +97,13 @@ class JobState(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """True if the job is waiting or running."""
         return self in (JobState.PENDING, JobState.RUNNING)
 
     @property
     def counts(self) -> bool:
-        """True if such an end counts against `JobSpec.max_retries`."""
-        return not self.alive and self not in _NOT_COUNTED
-
-
-_NOT_COUNTED = (
-    JobState.COMPLETED,
-    JobState.CANCELLED,
-    JobState.TIMEOUT,
-    JobState.PREEMPTED,
-    JobState.NODE_FAIL,
-    JobState.REQUEUED,
-    JobState.DRAINED,
-)
+        asked = (JobState.COMPLETED, JobState.CANCELLED, JobState.DRAINED)
+        ended_by_slurm = (JobState.TIMEOUT, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.REQUEUED)
+        return not self.alive and self not in asked and self not in ended_by_slurm
 
 
 JOB_FILE, SUBMISSION_FILE, SCRIPT, LOGS = "job.json", "submission.json", "job.sh", "logs"
@@ -210,46 +196,42 @@ def script(folder: Path) -> str:
     return f'#!/bin/bash\ntrap "" USR1\nexec {shlex.join(runner)} "$@"\n'
 
 
-def _problem(error: OSError | ValidationError) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else error.errors()[0]["msg"]
+M = TypeVar("M", bound=Record)
 
 
-def read_job(folder: Path) -> ChainJob:
-    """Read job.json. Raises RunError if it is missing or invalid."""
+def read_record(path: Path, model: type[M]) -> M:
+    """Read a JSON file. Raises RunError if it is invalid, FileNotFoundError if it does not exist."""
     try:
-        return ChainJob.model_validate_json((folder / JOB_FILE).read_bytes())
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise
     except (OSError, ValidationError) as error:
-        raise RunError(f"{folder / JOB_FILE} cannot be read: {_problem(error)}") from error
+        problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+        raise RunError(f"{path} cannot be read: {problem}") from error
 
 
 def read_submission(folder: Path) -> Submission | None:
-    """Read submission.json; None if the job was never submitted. Raises RunError if it is invalid."""
-    path = folder / SUBMISSION_FILE
     try:
-        return Submission.model_validate_json(path.read_bytes())
+        return read_record(folder / SUBMISSION_FILE, Submission)
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
-        raise RunError(f"{path} cannot be read: {_problem(error)}") from error
 
 
 def write_submission(folder: Path, submission: Submission) -> None:
     replace(folder / SUBMISSION_FILE, submission.model_dump_json().encode() + b"\n")
 
 
-def comment(chain: str, position: int) -> str:
-    """Return the comment by which a job of a chain is found, also if sbatch did not return its id."""
-    return f"{chain_comment(chain)}{position}"
+def comment(chain: str, position: int | str = "") -> str:
+    """Return the comment by which a job of a chain is found, also if sbatch did not return its id.
+
+    Without a position: the beginning of the comments of all its jobs.
+    """
+    return f"rollyard:{chain}:{position}"
 
 
 def log_file(folder: Path, job_id: str) -> Path:
     """Return the path of a job's log, to which all its restarts append."""
     return folder / LOGS / f"slurm-{job_id}.out"
-
-
-def chain_comment(chain: str) -> str:
-    """Return the beginning of the comment of all jobs of a chain."""
-    return f"rollyard:{chain}:"
 
 
 def sbatch_arguments(spec: JobSpec, chain: str, position: int, dependencies: Sequence[str] = ()) -> list[str]:
@@ -260,28 +242,19 @@ def sbatch_arguments(spec: JobSpec, chain: str, position: int, dependencies: Seq
     """
     log = str(log_file(spec.folder, "\0")).replace("%", "%%").replace("\0", "%j")
     arguments = [
-        f"--job-name={spec.name}",
-        f"--comment={comment(chain, position)}",
-        f"--output={log}",
-        f"--error={log}",
-        "--open-mode=append",
-        "--export=ALL",
-        "--requeue",
-        f"--nodes={spec.nodes}",
-        f"--time={spec.time}",
+        *(f"--job-name={spec.name}", f"--comment={comment(chain, position)}", f"--output={log}", f"--error={log}"),
+        *("--open-mode=append", "--export=ALL", "--requeue", f"--nodes={spec.nodes}", f"--time={spec.time}"),
     ]
-    if spec.nodes > 1:
-        arguments.append("--ntasks-per-node=1")
-    if spec.gpus_per_node:
-        arguments.append(f"--gres=gpu:{spec.gpus_per_node}")
-    if spec.drain_before_s:
-        arguments.append(f"--signal=B:USR1@{spec.drain_before_s}")
-    if spec.account:
-        arguments.append(f"--account={spec.account}")
-    if spec.partition:
-        arguments.append(f"--partition={spec.partition}")
-    if dependencies:
-        arguments += [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"]
+    optional = {
+        "--ntasks-per-node=1": spec.nodes > 1,
+        f"--gres=gpu:{spec.gpus_per_node}": spec.gpus_per_node,
+        f"--signal=B:USR1@{spec.drain_before_s}": spec.drain_before_s,
+        f"--account={spec.account}": spec.account,
+        f"--partition={spec.partition}": spec.partition,
+        f"--dependency={','.join(dependencies)}": dependencies,
+        "--kill-on-invalid-dep=yes": dependencies,
+    }
+    arguments += [argument for argument, wanted in optional.items() if wanted]
     return [*arguments, *spec.sbatch_args, str(spec.folder / SCRIPT), str(position), chain]
 
 

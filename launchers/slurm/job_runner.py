@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,13 +23,13 @@ from typing import NamedTuple
 
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, Standing
 from rollyard.launchers.slurm.job import (
+    JOB_FILE,
     ChainJob,
     JobSpec,
     JobState,
-    chain_comment,
     comment,
     log_file,
-    read_job,
+    read_record,
     seconds_of,
 )
 from rollyard.launchers.slurm.nodes import (
@@ -46,7 +47,6 @@ from rollyard.launchers.slurm.scheduler import (
     ChainEventKind,
     ChainRecord,
     JobAttempt,
-    Marker,
     attempts_of,
     end_by_rule,
     end_of,
@@ -67,9 +67,7 @@ class RunningJob(NamedTuple):
 
     job_id: str
     restart: int
-    """How often SLURM has put the job back into the queue."""
     position: int
-    """Position in the chain; the first job has 1."""
     node: str
 
 
@@ -84,7 +82,7 @@ class JobRunner:
         self._signals = signals
         self._client = SlurmClient(environment, CLIENT_TIMEOUT_S)
         self._record = ChainRecord(folder, job.chain)
-        self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
+        self._successor = Successor(self._client, self._record, job, me)
         self._alive = alive_file(folder, me.job_id, me.restart)
 
     def run(self) -> int:
@@ -105,15 +103,7 @@ class JobRunner:
             self._close(end)
             return 0 if end.state == JobState.COMPLETED else EXIT_ENDED
         self._record.append(ChainEventKind.STARTED, self._me.job_id, self._me.restart, node=self._me.node)
-        work = JobWork(
-            self._folder,
-            self._job.spec,
-            self._me.job_id,
-            self._me.restart,
-            self._environment,
-            self._signals,
-            self._client,
-        )
+        work = JobWork(self._folder, self._job.spec, self._me, self._environment, self._signals, self._client)
         return self._finish(work.run(self._each_time, self._interrupted))
 
     def _each_time(self) -> None:
@@ -128,16 +118,13 @@ class JobRunner:
             self._close(ChainEnd(state, f"job {self._me.job_id} was cancelled"))
 
     def _over(self) -> int | None:
-        """Return the exit status if the chain has ended already."""
-        marker = read_marker(self._folder / DONE)
-        if marker is not None and marker.chain == self._job.chain:
+        if marker := read_marker(self._folder / DONE, self._job.chain):
             print_line(f"the work was completed by job {marker.job_id}")
             return 0
         if end := end_of(self._record.events()):
             print_line(f"the chain has ended: {end.state}, {end.reason}")
             return EXIT_ENDED
-        cancelled = read_marker(self._folder / CANCELLED)
-        if cancelled is not None and cancelled.chain == self._job.chain:
+        if read_marker(self._folder / CANCELLED, self._job.chain):
             self._close(ChainEnd(JobState.CANCELLED, "the chain was cancelled"))
             return EXIT_ENDED
         return None
@@ -148,7 +135,7 @@ class JobRunner:
         except SlurmError as error:
             print_line(f"the jobs of this chain could not be listed: {error}")
             return []
-        return [job for job in jobs if job.comment.startswith(chain_comment(self._job.chain))]
+        return [job for job in jobs if job.comment.startswith(comment(self._job.chain))]
 
     def _is_duplicate(self, listed: list[QueuedJob]) -> bool:
         """Return whether this job was submitted twice because an answer of sbatch was lost. The first one continues."""
@@ -174,28 +161,23 @@ class JobRunner:
         return end.exit_status
 
     def _mark_done(self) -> None:
-        write_marker(self._folder / DONE, Marker(chain=self._job.chain, job_id=self._me.job_id, time=time.time()))
+        write_marker(self._folder / DONE, self._job.chain, self._me.job_id)
 
     def _ended(self, end: WorkEnd) -> None:
         known = {(one.job_id, one.restart): one for one in attempts_of(self._record.events())}
         if (mine := known.get((self._me.job_id, self._me.restart))) is not None and mine.ended is not None:
             return
         print_line(f"{end.state}: {end.reason}")
+        me = self._me
         self._record.append(
-            ChainEventKind.ENDED,
-            self._me.job_id,
-            self._me.restart,
-            node=self._me.node,
-            state=end.state,
-            reason=end.reason,
+            ChainEventKind.ENDED, me.job_id, me.restart, node=me.node, state=end.state, reason=end.reason
         )
 
     def _close(self, end: ChainEnd) -> None:
         if end_of(self._record.events()) is None:
             print_line(f"the chain has ended: {end.state}, {end.reason}")
-            self._record.append(
-                ChainEventKind.CLOSED, self._me.job_id, self._me.restart, state=end.state, reason=end.reason
-            )
+            me = self._me
+            self._record.append(ChainEventKind.CLOSED, me.job_id, me.restart, state=end.state, reason=end.reason)
         self._successor.cancel()
 
 
@@ -206,6 +188,7 @@ def print_line(message: str) -> None:
 _RETRY_S = 60.0
 
 
+@dataclass
 class Successor:
     """Queues and cancels the next job of a chain.
 
@@ -213,23 +196,12 @@ class Successor:
     node, kill -9. SLURM removes it if this job succeeds (--kill-on-invalid-dep).
     """
 
-    def __init__(
-        self,
-        client: SlurmClient,
-        record: ChainRecord,
-        spec: JobSpec,
-        chain: str,
-        job_id: str,
-        position: int,
-    ) -> None:
-        self._client = client
-        self._record = record
-        self._spec = spec
-        self._chain = chain
-        self._job_id = job_id
-        self._position = position
-        self._queued: str | None = None
-        self._next_try = 0.0
+    client: SlurmClient
+    record: ChainRecord
+    job: ChainJob
+    me: RunningJob
+    _queued: str | None = None
+    _next_try: float = 0.0
 
     def ensure(self, listed: Sequence[QueuedJob] = (), *, at_once: bool = False) -> None:
         """Queue the successor unless it is queued already. A failure is recorded and tried again a minute later.
@@ -237,29 +209,28 @@ class Successor:
         `listed`: jobs of the chain; one of them may be the successor that this job queued before SLURM restarted it.
         `at_once`: do not wait for that minute, because this job ends.
         """
-        if not self._spec.chain or self._queued is not None or (time.monotonic() < self._next_try and not at_once):
+        spec, position = self.job.spec, self.me.position
+        if not spec.chain or self._queued is not None or (time.monotonic() < self._next_try and not at_once):
             return
-        if self._position > self._spec.max_jobs:
+        if position > spec.max_jobs:
             # Where chain.jsonl cannot be written, no start is counted; each job has its position from sbatch.
-            limit = self._spec.max_jobs
-            print_line(f"no successor: this is job {self._position} of the chain, and max_jobs is {limit}")
+            print_line(f"no successor: this is job {position} of the chain, and max_jobs is {spec.max_jobs}")
             self._next_try = time.monotonic() + _RETRY_S
             return
-        wanted = comment(self._chain, self._position + 1)
+        wanted = comment(self.job.chain, position + 1)
         for job in listed:
             if job.comment == wanted and job.state == JobState.PENDING:
                 self._queued = job.job_id
                 return
+        after = [f"afternotok:{self.me.job_id}"]
         try:
-            self._queued = submit_once(
-                self._client, self._spec, self._chain, self._position + 1, [f"afternotok:{self._job_id}"]
-            )
+            self._queued = submit_once(self.client, spec, self.job.chain, position + 1, after)
         except RollyardError as error:
             self._next_try = time.monotonic() + _RETRY_S
             print_line(f"the successor of this job could not be queued: {error}")
-            self._record.append(ChainEventKind.WARNING, self._job_id, reason=f"no successor: {error}")
+            self.record.append(ChainEventKind.WARNING, self.me.job_id, reason=f"no successor: {error}")
             return
-        self._record.append(ChainEventKind.QUEUED, self._job_id, successor=self._queued)
+        self.record.append(ChainEventKind.QUEUED, self.me.job_id, successor=self._queued)
         print_line(f"queued job {self._queued}, which continues if this job ends before its work is done")
 
     def cancel(self) -> None:
@@ -267,7 +238,7 @@ class Successor:
         if self._queued is None:
             return
         try:
-            self._client.cancel([self._queued])
+            self.client.cancel([self._queued])
         except RunError as error:
             print_line(f"the successor {self._queued} could not be cancelled: {error}")
 
@@ -297,15 +268,8 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
             known = standing.state if standing is not None and not standing.state.alive else None
             state, reason = _state(known or client.accounted(attempt.job_id), attempt, last, spec)
             ended = (standing.ended if known is not None and standing is not None else None) or last
-        record.append(
-            ChainEventKind.ENDED,
-            attempt.job_id,
-            attempt.restart,
-            at=ended,
-            node=attempt.node,
-            state=state,
-            reason=reason,
-        )
+        job = attempt.job_id, attempt.restart
+        record.append(ChainEventKind.ENDED, *job, at=ended, node=attempt.node, state=state, reason=reason)
         with contextlib.suppress(OSError):
             alive.unlink(missing_ok=True)
     return None
@@ -355,19 +319,18 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     me = RunningJob(environment["SLURM_JOB_ID"], int(restart), int(arguments[1]), socket.gethostname())
     me = me._replace(node=environment.get("SLURMD_NODENAME", me.node))
     try:
-        job = read_job(folder)
+        job = read_record(folder / JOB_FILE, ChainJob)
         if job.chain != arguments[2]:
             print_line("the folder has been submitted again since; this job of the earlier chain ends")
             return EXIT_ENDED
         return JobRunner(folder, job, me, environment, signals).run()
-    except RollyardError as error:
+    except (RollyardError, FileNotFoundError) as error:
         print_line(f"FAILED: {error}")
         return EXIT_ENDED
 
 
 _MIN_DRAIN_S = 5.0
 _SETTLE_S = 0.2
-_EXIT_DRAINED = 75
 
 
 class WorkEnd(NamedTuple):
@@ -376,35 +339,23 @@ class WorkEnd(NamedTuple):
     exit_status: int
 
 
+@dataclass
 class JobWork:
-    def __init__(
-        self,
-        folder: Path,
-        spec: JobSpec,
-        job_id: str,
-        restart: int,
-        environment: Mapping[str, str],
-        signals: JobSignals,
-        client: SlurmClient,
-    ) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._job_id = job_id
-        self._restart = restart
-        self._environment = environment
-        self._signals = signals
-        self._client = client
+    folder: Path
+    spec: JobSpec
+    me: RunningJob
+    environment: Mapping[str, str]
+    signals: JobSignals
+    client: SlurmClient
+    _told: str | None = None
+    _kill_at: float | None = None
+    _ending: JobState | None = None
+
+    def __post_init__(self) -> None:
         self._started = time.time()
-        limit = seconds_of(spec.time)
+        limit, drain = seconds_of(self.spec.time), self.spec.drain_before_s
         # SLURM sends SIGUSR1 only once, and up to a minute early: it may arrive before its handler is installed.
-        self._drain_at = (
-            time.monotonic() + limit - spec.drain_before_s if spec.drain_before_s and limit is not None else None
-        )
-        self._told: str | None = None
-        """Why the command was told to stop."""
-        self._kill_at: float | None = None
-        self._ending: JobState | None = None
-        """What SLURM is doing with the job."""
+        self._drain_at = time.monotonic() + limit - drain if drain and limit is not None else None
 
     def run(self, each_time: Callable[[], None], interrupted: Callable[[JobState], None]) -> WorkEnd:
         """Run the command and return how it ended.
@@ -412,9 +363,13 @@ class JobWork:
         `each_time` is called every few seconds, `interrupted` as soon as SLURM ends the job.
         """
         try:
-            check_runtime(self._spec)
+            check_runtime(self.spec)
             with contextlib.ExitStack() as stack:
-                ray = self._ray(stack, each_time)
+                ray = None
+                if self.spec.nodes > 1:
+                    ray = RayNodes(self.folder, self.spec, self.environment, self.client)
+                    stack.callback(ray.stop)
+                    ray.start(lambda: self.signals.terminate, each_time)
                 command = self._start(ray)
                 try:
                     self._follow(command, each_time, interrupted)
@@ -422,59 +377,43 @@ class JobWork:
                 finally:
                     command.kill()
         except RollyardError as error:
-            if self._signals.terminate and (state := self._slurm_ending()):
+            if self.signals.terminate and (state := self._slurm_ending()):
                 interrupted(state)
-                return WorkEnd(state, f"SLURM ended the job: {state}", _EXIT_DRAINED)
+                return WorkEnd(state, f"SLURM ended the job: {state}", EXIT_DRAINED)
             return WorkEnd(JobState.FAILED, str(error), 1)
 
-    def _ray(self, stack: contextlib.ExitStack, each_time: Callable[[], None]) -> RayNodes | None:
-        if self._spec.nodes == 1:
-            return None
-        ray = RayNodes(self._folder, self._spec, self._environment, self._client)
-        stack.callback(ray.stop)
-        ray.start(lambda: self._signals.terminate, each_time)
-        return ray
-
     def _start(self, ray: RayNodes | None) -> JobCommand:
-        spec = self._spec
+        spec = self.spec
         arguments = list(spec.command)
-        environment = {
-            **self._environment,
-            "GPUS_PER_NODE": str(spec.gpus_per_node),
-            "NUM_NODES": str(spec.nodes),
-            **spec.environment,
-        }
+        sizes = {"GPUS_PER_NODE": str(spec.gpus_per_node), "NUM_NODES": str(spec.nodes)}
+        environment = {**self.environment, **sizes, **spec.environment}
         if ray is not None:
             environment = {**authentication(spec, environment), **environment, "RAY_ADDRESS": ray.address}
             if spec.ray_address_argument is not None:
                 arguments.append(f"{spec.ray_address_argument}{ray.address}")
-        output = log_file(self._folder, self._job_id)
+        output = log_file(self.folder, self.me.job_id)
         terminate = self._terminate_step if spec.container_runtime == "pyxis" else None
-        directory = spec.working_directory or self._folder
-        node = self._environment.get("SLURMD_NODENAME", "")
-        cpus = cpus_per_node(self._environment.get("SLURM_JOB_CPUS_PER_NODE", ""), spec.nodes)[0]
-        return JobCommand(in_container(spec, node, cpus, arguments), environment, directory, output, terminate)
+        node = self.environment.get("SLURMD_NODENAME", "")
+        cpus = cpus_per_node(self.environment.get("SLURM_JOB_CPUS_PER_NODE", ""), spec.nodes)[0]
+        command = in_container(spec, node, cpus, arguments)
+        return JobCommand(command, environment, spec.working_directory or self.folder, output, terminate)
 
     def _terminate_step(self) -> None:
-        steps = self._client.steps(self._job_id)
-        if step := steps.get(STEP_NAME):
-            self._client.signal(step, "TERM")
+        if step := self.client.steps(self.me.job_id).get(STEP_NAME):
+            self.client.signal(step, "TERM")
 
     def _follow(
-        self,
-        command: JobCommand,
-        each_time: Callable[[], None],
-        interrupted: Callable[[JobState], None],
+        self, command: JobCommand, each_time: Callable[[], None], interrupted: Callable[[JobState], None]
     ) -> None:
         while command.status() is None:
             now = time.monotonic()
             times = [now + _INTERVAL_S, None if self._is_stopping else self._drain_at, self._kill_at]
-            self._signals.wait(min(at for at in times if at is not None) - now)
+            self.signals.wait(min(at for at in times if at is not None) - now)
             each_time()
             if not self._is_stopping:
-                if self._signals.terminate:
+                if self.signals.terminate:
                     self._terminated(command, interrupted)
-                elif self._signals.drain or (self._drain_at is not None and time.monotonic() >= self._drain_at):
+                elif self.signals.drain or (self._drain_at is not None and time.monotonic() >= self._drain_at):
                     self._tell(command, "its time limit is near")
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill_at = None
@@ -493,7 +432,7 @@ class JobWork:
 
     def _tell(self, command: JobCommand, why: str) -> None:
         self._told = why
-        self._kill_at = time.monotonic() + max(_MIN_DRAIN_S, self._spec.drain_before_s - _MIN_DRAIN_S)
+        self._kill_at = time.monotonic() + max(_MIN_DRAIN_S, self.spec.drain_before_s - _MIN_DRAIN_S)
         with contextlib.suppress(RollyardError):
             command.drain()
 
@@ -502,28 +441,28 @@ class JobWork:
         assert status is not None
         if self._ending is None and status != 0:
             # SLURM signals the command and this process at the same time, and the command may be faster.
-            self._signals.wait(_SETTLE_S)
+            self.signals.wait(_SETTLE_S)
             if (ending := self._slurm_ending()) is not None:
                 self._ending = ending
                 interrupted(ending)
         if self._ending is not None:
-            return WorkEnd(self._ending, f"SLURM ended the job: {self._ending}", _EXIT_DRAINED)
+            return WorkEnd(self._ending, f"SLURM ended the job: {self._ending}", EXIT_DRAINED)
         if status == 0:
             return WorkEnd(JobState.COMPLETED, "the command has completed its work", 0)
         how = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
         if status == -signal.SIGKILL and self._told is None:
             how += ", as when memory runs out"
         if self._told is not None:
-            return WorkEnd(JobState.DRAINED, f"told to stop because {self._told}; {how}", _EXIT_DRAINED)
+            return WorkEnd(JobState.DRAINED, f"told to stop because {self._told}; {how}", EXIT_DRAINED)
         lines = command.last_lines()
         return WorkEnd(JobState.FAILED, f"{how}{lines and f': {lines}'}", status if status > 0 else 128 - status)
 
     def _slurm_ending(self) -> JobState | None:
         try:
-            standing = self._client.standing(self._job_id)
+            standing = self.client.standing(self.me.job_id)
         except RollyardError:
             return None
-        return None if standing is None else standing.being_ended(self._restart, self._started)
+        return None if standing is None else standing.being_ended(self.me.restart, self._started)
 
 
 _INTERVAL_S = 10.0
@@ -552,10 +491,7 @@ class JobCommand:
         try:
             self._process = subprocess.Popen(
                 command,
-                env={
-                    "PYTHONUNBUFFERED": "1",
-                    **environment,
-                },  # the last lines of its output are the last that it printed
+                env={"PYTHONUNBUFFERED": "1", **environment},  # the last lines of its output are what it printed last
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -581,7 +517,6 @@ class JobCommand:
         self._process.wait()
 
     def last_lines(self) -> str:
-        """Return the last lines of its output, on one line."""
         try:
             with self._output.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -605,10 +540,9 @@ class JobSignals:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._terminate)
-        signal.signal(signal.SIGINT, self._terminate)
-        signal.signal(signal.SIGUSR1, self._drain)
-        signal.signal(signal.SIGCHLD, self._ignore)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._received)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake up the loop
 
     def wait(self, timeout_s: float) -> None:
         select.select([self._reader], [], [], max(0.0, timeout_s))
@@ -616,14 +550,11 @@ class JobSignals:
             while os.read(self._reader, 512):
                 pass
 
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        self.terminate = True
-
-    def _drain(self, number: int, frame: FrameType | None) -> None:
-        self.drain = True
-
-    def _ignore(self, number: int, frame: FrameType | None) -> None:
-        """SIGCHLD only has to wake up the loop."""
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.drain = True
+        else:
+            self.terminate = True
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from rollyard.launchers.evaluation.eval_state import EvalFolder
-from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read_submission, seconds_of
-from rollyard.launchers.slurm.sweep import Setting, read_overrides
+from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read_record, read_submission, seconds_of
+from rollyard.launchers.slurm.sweep import Setting, read_override
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import InUse, LocksUnsupported, open_locked
@@ -38,7 +37,6 @@ class Conversion(Record):
     dcp_ckpt_path: Path
     dcp_config: Path
     hf_ckpt_path: Path
-    """Where the result will be."""
     requested_path: Path | None
     """`--hf-ckpt-path`; None: the cache. Without versions, which `hf_ckpt_path` may have: `step_170_…-2`."""
     force_token: str | None = None
@@ -47,12 +45,14 @@ class Conversion(Record):
 
 class Combination(Record):
     name: str
-    """`eval`, or `eval_sweep_3`."""
     folder: Path
     parameters: Json
     """The keys that the sweep, the command line and the launcher set, without secrets."""
     swept: tuple[str, ...] = ()
-    """The parameters that differ between combinations."""
+
+    @property
+    def swept_values(self) -> Json:
+        return {key: self.parameters[key] for key in self.swept}
 
     @property
     def config(self) -> Path:
@@ -78,7 +78,6 @@ class SlurmLaunch(Record):
     jobname: str
     folder: Path
     created: float
-    """Unix time."""
     content: str
     """Hash of what is evaluated. Only a launch with the same content can be resumed."""
     command_line: tuple[str, ...]
@@ -88,12 +87,10 @@ class SlurmLaunch(Record):
     gpus: int
     """GPUs per node. If combinations differ, those of the first."""
     model: str
-    """The model of the first combination."""
     conversion: Conversion | None
     combinations: tuple[Combination, ...]
     jobs_per_combination: int
     jobs: tuple[PlannedJob, ...]
-    """In the order of submission."""
 
     def jobs_of(self, combination: str | None) -> list[PlannedJob]:
         return [job for job in self.jobs if job.combination == combination]
@@ -118,22 +115,15 @@ class LaunchFolder:
         return self.root / "launch.json"
 
     def read(self) -> SlurmLaunch:
-        """Return the launch. Raises OperatorError if the folder contains none."""
         try:
-            return SlurmLaunch.model_validate_json(self.launch.read_bytes())
+            return read_record(self.launch, SlurmLaunch)
         except FileNotFoundError as error:
             raise OperatorError(
                 f"{self.root} is not the folder of a launch: it has no launch.json; expected $LOG/nemo-rl/JOBNAME/ID"
             ) from error
-        except (OSError, ValidationError) as error:
-            problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
-            raise RunError(f"{self.launch} cannot be read: {problem}") from error
 
     def write(self, launch: SlurmLaunch, files: Mapping[Path, str]) -> None:
-        """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch.
-
-        Raises RunError if something cannot be written.
-        """
+        """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch."""
         try:
             for path in [job.spec.folder for job in launch.jobs] + [path.parent for path in files]:
                 path.mkdir(parents=True, exist_ok=True)
@@ -154,22 +144,17 @@ class LaunchFolder:
 
         On a file system without locks, this does nothing: the names of the jobs still prevent duplicates.
         """
-        fd = None
-        try:
-            fd = open_locked(self.root / ".lock")
-        except InUse as error:
-            raise RunError(f"another ng_eval_launcher is submitting {self.root}: wait for it") from error
-        except LocksUnsupported:
-            pass
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.callback(os.close, open_locked(self.root / ".lock"))
+            except InUse as error:
+                raise RunError(f"another ng_eval_launcher is submitting {self.root}: wait for it") from error
+            except LocksUnsupported:
+                pass
             yield
-        finally:
-            if fd is not None:
-                os.close(fd)
 
 
 def launches(log_root: Path, jobname: str | None = None) -> list[SlurmLaunch]:
-    """Return the readable launches below `log_root`, oldest first."""
     found = []
     for path in log_root.glob(f"{jobname or '*'}/*/launch.json"):
         with suppress(OperatorError, RunError):
@@ -177,19 +162,15 @@ def launches(log_root: Path, jobname: str | None = None) -> list[SlurmLaunch]:
     return sorted(found, key=lambda launch: (launch.created, launch.launch_id))
 
 
-def _is_same(first: Path, second: Path) -> bool:
-    """Return whether two paths are one folder, which several mounts may show."""
-    with suppress(OSError):
-        return first.samefile(second)
-    return False
-
-
 def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None) -> SlurmLaunch:
     """Return the launch in `folder`, else the newest one. Raises OperatorError if there is none."""
     if folder is not None:
         path = folder.expanduser().resolve()
         launch = LaunchFolder(path).read()
-        if not _is_same(launch.folder, path):
+        same = False
+        with suppress(OSError):
+            same = launch.folder.samefile(path)  # several mounts may show one folder
+        if not same:
             raise OperatorError(
                 f"{path} was moved or copied: its jobs and files belong to {launch.folder}; move it back, or pass that"
             )
@@ -203,20 +184,18 @@ def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None)
 
 def submitted_jobs(launch: SlurmLaunch) -> dict[str, SubmittedJob]:
     """Return the jobs that SLURM has, by name. A submission that was interrupted has no id in the job's folder."""
-    found = {}
-    for job in launch.jobs:
-        submission = read_submission(job.spec.folder)
-        if submission is not None and submission.job_id is not None:
-            known = SubmittedJob(name=job.spec.name, job_id=submission.job_id, folder=job.spec.folder)
-            found[job.spec.name] = known
-    return found
+    submissions = ((job.spec, read_submission(job.spec.folder)) for job in launch.jobs)
+    return {
+        spec.name: SubmittedJob(name=spec.name, job_id=found.job_id, folder=spec.folder)
+        for spec, found in submissions
+        if found is not None and found.job_id is not None
+    }
 
 
-@dataclass(frozen=True)
-class Progress:
-    measured: int | None
+class Progress(Record):
+    measured: int | None = None
     """Rollouts with a reward; None if the collection has not begun."""
-    expected: int | None
+    expected: int | None = None
     is_complete: bool = False
     """Every rollout is measured and in one file."""
 
@@ -225,10 +204,10 @@ def read_progress(combination: Combination) -> Progress:
     output = EvalFolder(combination.run).rollouts.output
     merged = read_status(output)
     if merged is not None and merged.expected and merged.measured == merged.expected:
-        return Progress(merged.measured, merged.expected, is_complete=True)
+        return Progress(measured=merged.measured, expected=merged.expected, is_complete=True)
     if (found := shard_progress(output)) is not None:
-        return Progress(*found)
-    return Progress(None, None) if merged is None else Progress(merged.measured, merged.expected)
+        return Progress(measured=found[0], expected=found[1])
+    return Progress() if merged is None else Progress(measured=merged.measured, expected=merged.expected)
 
 
 class LaunchOptions(JobOptions):
@@ -245,7 +224,6 @@ class LaunchOptions(JobOptions):
     gpus: int | None = None
     jobname: str = "eval"
     jobs: int = 1
-    """Jobs for each combination, which share its rows."""
     dry: bool = False
     resume: bool = False
     launch_id: str | None = None
@@ -290,37 +268,19 @@ def launch_parser() -> ScriptParser:
     group.add_argument("--account", help="account (default: $ACCOUNT, else default)")
     group.add_argument("--partition", default="batch", help="partition (default: %(default)s)")
     group.add_argument("--container", help="container image (default with a runtime: $CON/nemo_rl_base.sqsh)")
-    group.add_argument(
-        "--container-runtime",
-        choices=("none", "pyxis", "apptainer"),
-        help="how the container is started (default: pyxis with --container, else none)",
-    )
+    runtimes = ("none", "pyxis", "apptainer")
+    start = "how the container is started (default: pyxis with --container, else none)"
+    group.add_argument("--container-runtime", choices=runtimes, help=start)
     group.add_argument("--mounts", default="/lustre:/lustre", help="mounts of the container (default: %(default)s)")
     group.add_argument("--jobname", default="eval", help="base name of the jobs (default: %(default)s)")
     group.add_argument("--jobs", type=positive, default=1, metavar="N", help="jobs that share a combination's rows")
-    group.add_argument(
-        "--max-retries",
-        type=not_negative,
-        default=3,
-        metavar="N",
-        help="failures to retry per job (default: 3)",
-    )
-    group.add_argument(
-        "--drain-before",
-        dest="drain_before_s",
-        type=not_negative,
-        default=120,
-        metavar="SECONDS",
-        help="stop starting episodes this long before the time limit (default: 120)",
-    )
-    group.add_argument(
-        "--sbatch-arg",
-        dest="sbatch_args",
-        action="append",
-        default=[],
-        metavar="ARG",
-        help="more options of sbatch: --sbatch-arg=--qos=high",
-    )
+    retries = "failures to retry per job (default: 3)"
+    group.add_argument("--max-retries", type=not_negative, default=3, metavar="N", help=retries)
+    drain: dict[str, Any] = {"dest": "drain_before_s", "type": not_negative, "default": 120, "metavar": "SECONDS"}
+    before = "stop starting episodes this long before the time limit (default: 120)"
+    group.add_argument("--drain-before", **drain, help=before)
+    more: dict[str, Any] = {"dest": "sbatch_args", "action": "append", "default": [], "metavar": "ARG"}
+    group.add_argument("--sbatch-arg", **more, help="more options of sbatch: --sbatch-arg=--qos=high")
     group = parser.add_argument_group("launch")
     group.add_argument("--dry", action="store_true", help="show files and commands, and change nothing")
     group.add_argument("--resume", action="store_true", help="continue the newest launch like this one")
@@ -330,7 +290,6 @@ def launch_parser() -> ScriptParser:
 
 
 def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[LaunchOptions, list[Setting]]:
-    """Parse the command line. Raises OperatorError if it is wrong."""
     parser = launch_parser()
     given, unknown = parser.parse_known_intermixed_args(arguments)
     for word in unknown:
@@ -349,7 +308,9 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tupl
         "mounts": tuple(filter(None, given.mounts.split(","))),
         "log_root": launch_root(environ),
     }
-    return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), read_overrides(given.overrides)
+    return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), [
+        *map(read_override, given.overrides)
+    ]
 
 
 def launch_root(environ: Mapping[str, str]) -> Path:

@@ -58,7 +58,6 @@ class Planned:
     launch: SlurmLaunch
     files: dict[Path, str]
     cached: bool
-    """An earlier conversion is used."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -68,7 +67,6 @@ class LaunchPlanner:
     here: Path
     """The folder to which relative paths refer."""
     eval_command: tuple[str, ...]
-    """The command that runs an evaluation: `ng_eval`."""
     convert_command: tuple[str, ...]
 
     def plan(
@@ -79,14 +77,16 @@ class LaunchPlanner:
         launch_id: str,
         created: float,
     ) -> Planned:
-        """Plan a launch. Raises OperatorError if anything is missing or invalid."""
         sweep = NO_SWEEP if options.sweep is None else read_sweep(self.here / Path(options.sweep).expanduser())
         config = self._config(options, sweep)
         tree = read_config(config)
         choice = choose_model(options, self.find_conversion, force_token=launch_id)
         folder = options.log_root / options.jobname / launch_id
         trees, combinations, resources = [], [], []
-        warnings = _overridden(sweep, overrides)
+        fixed = {one.key for one in overrides}
+        vain = dict.fromkeys(one.key for swept in sweep.combinations for one in swept if one.key in fixed)
+        both = "the command line sets {key}, which the sweep sets, too: all combinations use the former"
+        warnings = [both.format(key=key) for key in vain]
         several = len(sweep.combinations) > 1
         for number, swept in enumerate(sweep.combinations, 1):
             name = f"{options.jobname}_sweep_{number}" if several else options.jobname
@@ -159,13 +159,6 @@ _HEADER = """\
 # {name}: written by ng_eval_launcher. Config, sweep values and overrides are merged and references resolved.
 """
 _MODEL_WARNING = "the sweep or the command line also sets the model; the checkpoint of the flags is evaluated instead"
-
-
-def _overridden(sweep: Sweep, overrides: Sequence[Setting]) -> list[str]:
-    """Return a warning for each key that is swept in vain."""
-    fixed = {one.key for one in overrides}
-    keys = dict.fromkeys(one.key for swept in sweep.combinations for one in swept if one.key in fixed)
-    return [f"the command line sets {key}, which the sweep sets, too: all combinations use the former" for key in keys]
 
 
 def _combine(
@@ -243,13 +236,9 @@ class JobPlanner:
         """Return the job that converts the checkpoint, which needs no GPU; none if there is nothing to convert."""
         if conversion is None:
             return []
-        flags = {
-            "--dcp-ckpt-path": str(conversion.dcp_ckpt_path),
-            "--dcp-config": str(conversion.dcp_config),
-            "--hf-ckpt-path": str(conversion.requested_path or ""),
-            "--force-token": conversion.force_token,
-        }
-        arguments = [word for flag, value in flags.items() if value for word in (flag, value)]
+        paths = {"--dcp-ckpt-path": conversion.dcp_ckpt_path, "--dcp-config": conversion.dcp_config}
+        flags = {**paths, "--hf-ckpt-path": conversion.requested_path, "--force-token": conversion.force_token}
+        arguments = [word for flag, value in flags.items() if value for word in (flag, str(value))]
         name = f"{self.options.jobname}_convert-{self.launch_id}"
         spec = self._spec(Resources(nodes=1, gpus=0), name, self.folder / "conversion", [*command, *arguments])
         # The evaluations wait for the end of this very job, so that no successor may replace it.
@@ -258,32 +247,22 @@ class JobPlanner:
     def evaluations(
         self, combination: Combination, resources: Resources, command: Sequence[str], after: Sequence[PlannedJob]
     ) -> list[PlannedJob]:
-        return [
-            PlannedJob(
-                spec=self._spec(
-                    resources,
-                    f"{combination.name}-{self.launch_id}-job-{number}",
-                    combination.folder / f"job-{number}",
-                    [*command, str(combination.config), *share],
-                ),
-                combination=combination.name,
-                after=tuple(job.spec.name for job in after),
-            )
-            for number, share in enumerate(shares(self.options.jobs), 1)
-        ]
+        names = tuple(job.spec.name for job in after)
+        jobs = []
+        for number, share in enumerate(shares(self.options.jobs), 1):
+            name, folder = f"{combination.name}-{self.launch_id}-job-{number}", combination.folder / f"job-{number}"
+            spec = self._spec(resources, name, folder, [*command, str(combination.config), *share])
+            jobs.append(PlannedJob(spec=spec, combination=combination.name, after=names))
+        return jobs
 
     def _spec(self, resources: Resources, name: str, folder: Path, command: Sequence[str]) -> JobSpec:
         options = self.options
+        variables = {"GPUS_PER_NODE": str(resources.gpus), "NUM_ACTOR_NODES": str(resources.nodes)}
         return JobSpec(
             name=name,
             folder=folder,
             command=tuple(command),
-            environment={
-                "GPUS_PER_NODE": str(resources.gpus),
-                "NUM_ACTOR_NODES": str(resources.nodes),
-                # The conversion's cache is in LOG.
-                "LOG": str(options.log_root.parent),
-            },
+            environment={**variables, "LOG": str(options.log_root.parent)},  # the conversion's cache is in LOG
             working_directory=self.here,
             nodes=resources.nodes,
             gpus_per_node=resources.gpus,
@@ -299,12 +278,20 @@ class ModelChoice:
     conversion: Conversion | None = None
     """The necessary conversion; None if the checkpoint is converted already, or none was given."""
     cached: bool = False
-    """An earlier conversion is used."""
 
 
 def choose_model(options: LaunchOptions, find_conversion: FindConversion, force_token: str) -> ModelChoice:
     """Apply the flags of the checkpoint conversion. Raises OperatorError if they contradict each other."""
-    _check(options)
+    converts = options.dcp_ckpt_path is not None
+    for given, name in ((options.dcp_config, "--dcp-config"), (options.force_conversion, "--force-conversion")):
+        if given and not converts:
+            raise OperatorError(f"{name} has no effect without --dcp-ckpt-path")
+    if options.hf_ckpt_path is not None and not converts and not options.skip_conversion:
+        raise OperatorError("--hf-ckpt-path requires --dcp-ckpt-path, or --skip-conversion to evaluate it as it is")
+    if options.skip_conversion and not converts and options.hf_ckpt_path is None:
+        raise OperatorError("--skip-conversion requires --hf-ckpt-path, the converted checkpoint")
+    if options.skip_conversion and options.force_conversion:
+        raise OperatorError("--skip-conversion and --force-conversion contradict each other; use one of them")
     target = None if options.hf_ckpt_path is None else _path(options.hf_ckpt_path)
     if options.dcp_ckpt_path is None or (options.skip_conversion and target is not None):
         if target is not None and not (target / "config.json").is_file():
@@ -323,19 +310,6 @@ def choose_model(options: LaunchOptions, find_conversion: FindConversion, force_
         dcp_ckpt_path=dcp, dcp_config=config, hf_ckpt_path=folder, requested_path=target, force_token=token or None
     )
     return ModelChoice(folder, conversion)
-
-
-def _check(options: LaunchOptions) -> None:
-    converts = options.dcp_ckpt_path is not None
-    for given, name in ((options.dcp_config, "--dcp-config"), (options.force_conversion, "--force-conversion")):
-        if given and not converts:
-            raise OperatorError(f"{name} has no effect without --dcp-ckpt-path")
-    if options.hf_ckpt_path is not None and not converts and not options.skip_conversion:
-        raise OperatorError("--hf-ckpt-path requires --dcp-ckpt-path, or --skip-conversion to evaluate it as it is")
-    if options.skip_conversion and not converts and options.hf_ckpt_path is None:
-        raise OperatorError("--skip-conversion requires --hf-ckpt-path, the converted checkpoint")
-    if options.skip_conversion and options.force_conversion:
-        raise OperatorError("--skip-conversion and --force-conversion contradict each other; use one of them")
 
 
 def _path(text: str) -> Path:
@@ -361,21 +335,31 @@ def model_key(tree: Json) -> str:
 
 
 def merge(tree: Json, settings: Iterable[Setting], origin: str) -> Json:
-    """Return a copy of the tree with the settings applied and all references resolved. Later settings win.
-
-    Raises OperatorError if a setting has an unknown key, or a reference cannot be resolved.
-    """
+    """Return a copy of the tree with the settings applied and all references resolved. Later settings win."""
     merged: Json = copy.deepcopy(tree)
     literals: dict[str, str] = {}
+
+    def hide(text: str) -> str:
+        """Replace text that OmegaConf would take for a reference by a name."""
+        if "${" not in text:
+            return text
+        literals[name := f"literal-{len(literals)}-of-rollyard"] = text
+        return name
+
+    def reveal(text: str) -> str:
+        for name, literal in literals.items():
+            text = text.replace(name, literal)
+        return text
+
     for one in settings:
         if not one.adds:
             _check_key(tree, one.key)
-        set_value(merged, one.key, _map_strings(one.value, lambda text: _hide(text, literals)), origin)
+        set_value(merged, one.key, _map_strings(one.value, hide), origin)
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(merged), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise OperatorError(f"{origin}: {describe_error(error)}") from error
-    shown: Json = _map_strings(resolved, lambda text: _reveal(text, literals))
+    shown: Json = _map_strings(resolved, reveal)
     return shown
 
 
@@ -388,7 +372,6 @@ def validate(tree: Json, origin: str) -> None:
 
 
 def as_yaml(tree: Json) -> str:
-    """Return the tree as YAML from which OmegaConf reads the same values."""
     return dump_yaml(_escaped(tree))
 
 
@@ -400,19 +383,16 @@ def _escaped(tree: Json) -> Json:
 
 
 def _check_key(tree: Json, key: str) -> None:
-    if has_key(tree, key) or any(key.startswith(f"{name}.") for name in _open_mappings(tree)):
+    ours = not is_nemo_rl(tree)
+    # Mappings with arbitrary names.
+    open_mappings = ("vllm", "responses_create_params", "data") if ours else ("tokenizer.chat_template_kwargs",)
+    if has_key(tree, key) or any(key.startswith(f"{name}.") for name in open_mappings):
         return
-    known = set(_known_keys(tree))
-    if key in known:
-        return
-    raise OperatorError(
-        f"unknown key {key!r}{did_you_mean(key, known)} (no such key in the config; to add it anyway, write +{key})"
-    )
-
-
-def _known_keys(tree: Json) -> Iterable[str]:
-    yield from _section_keys(NemoRlConfig) if is_nemo_rl(tree) else EvalConfig.model_fields
-    yield from _leaves(tree)
+    known = {*(EvalConfig.model_fields if ours else _section_keys(NemoRlConfig)), *_leaves(tree)}
+    if key not in known:
+        raise OperatorError(
+            f"unknown key {key!r}{did_you_mean(key, known)} (no such key in the config; to add it anyway, write +{key})"
+        )
 
 
 def _section_keys(model: type[NemoRlSection], prefix: str = "") -> Iterable[str]:
@@ -424,32 +404,11 @@ def _section_keys(model: type[NemoRlSection], prefix: str = "") -> Iterable[str]
             yield prefix + name
 
 
-def _open_mappings(tree: Json) -> tuple[str, ...]:
-    """Return the keys whose mappings have arbitrary names."""
-    own = ("vllm", "responses_create_params", "data")
-    return ("tokenizer.chat_template_kwargs",) if is_nemo_rl(tree) else own
-
-
 def _leaves(tree: Json, prefix: str = "") -> Iterable[str]:
     for key, value in tree.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
-
-
-def _hide(text: str, literals: dict[str, str]) -> str:
-    """Replace text that OmegaConf would take for a reference by a name."""
-    if "${" not in text:
-        return text
-    name = f"literal-{len(literals)}-of-rollyard"
-    literals[name] = text
-    return name
-
-
-def _reveal(text: str, literals: dict[str, str]) -> str:
-    for name, literal in literals.items():
-        text = text.replace(name, literal)
-    return text
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
@@ -470,35 +429,30 @@ class Resources(Record):
 
     nodes: int
     gpus: int
-    """GPUs per node."""
 
 
 def read_resources(tree: Json, options: LaunchOptions, warnings: list[str]) -> Resources:
     """Return the resources of a merged config. Raises OperatorError if they are invalid or too small for vLLM."""
     nodes = options.nodes or _integer(tree, "cluster.num_nodes", 1)
     gpus = options.gpus if options.gpus is not None else _integer(tree, "cluster.gpus_per_node", 0)
+    missing = []
     if nodes is None:
         nodes = DEFAULT_NODES
-        _warn(warnings, "the config has no cluster.num_nodes; using 1 node (--nodes sets it)")
+        missing.append("the config has no cluster.num_nodes; using 1 node (--nodes sets it)")
     if gpus is None:
         gpus = DEFAULT_GPUS
-        _warn(warnings, "the config has no cluster.gpus_per_node; using 8 GPUs per node (--gpus sets it)")
-    needed = _gpus_of_engine(tree)
+        missing.append("the config has no cluster.gpus_per_node; using 8 GPUs per node (--gpus sets it)")
+    warnings += [text for text in missing if text not in warnings]
+    section, needed = "generation.vllm_cfg" if is_nemo_rl(tree) else "vllm", 1
+    for name in ("tensor", "pipeline"):
+        size = find_value(tree, f"{section}.{name}_parallel_size")
+        needed *= int(size) if isinstance(size, str) and size.isdecimal() else size if type(size) is int else 1
     if gpus and needed > nodes * gpus:
         raise OperatorError(
             f"tensor_parallel_size x pipeline_parallel_size requires {needed} GPUs, but the job has {nodes} x {gpus}; "
             "raise --nodes or --gpus"
         )
     return Resources(nodes=nodes, gpus=gpus)
-
-
-def _gpus_of_engine(tree: Json) -> int:
-    section = "generation.vllm_cfg" if is_nemo_rl(tree) else "vllm"
-    sizes = [find_value(tree, f"{section}.{name}_parallel_size") for name in ("tensor", "pipeline")]
-    product = 1
-    for size in sizes:
-        product *= int(size) if isinstance(size, str) and size.isdecimal() else size if type(size) is int else 1
-    return product
 
 
 def _integer(tree: Json, key: str, least: int) -> int | None:
@@ -508,8 +462,3 @@ def _integer(tree: Json, key: str, least: int) -> int | None:
     if type(found) is not int or found < least:
         raise OperatorError(f"{key} is {found!r}; expected an integer of {least} or more")
     return found
-
-
-def _warn(warnings: list[str], text: str) -> None:
-    if text not in warnings:
-        warnings.append(text)

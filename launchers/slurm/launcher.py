@@ -13,7 +13,6 @@ import yaml
 
 from rollyard.launchers.slurm.job import JobState, SubmittedJob, read_submission
 from rollyard.launchers.slurm.launch import (
-    Combination,
     LaunchFolder,
     LaunchOptions,
     PlannedJob,
@@ -30,7 +29,6 @@ from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.services.server.settings import redacted
 
 _SHARE = "shard="
-"""Argument that divides the rows among jobs."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,18 @@ class SlurmLauncher:
             try:
                 job_id = self._submit(job, submitted, completed)
             except (OperatorError, RunError, OSError) as error:
-                self._print(_block(launch, job, [f"Not submitted: {error}"]))
-                return self._incomplete(launch, submitted, job, error)
+                missing = [one for one in launch.jobs if one.spec.name not in submitted]
+                names = launch.title(job) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+                self._print([*_block(launch, job, [f"Not submitted: {error}"]), ""])
+                self.print_line(
+                    f"Submitted {len(launch.jobs) - len(missing)} of {len(launch.jobs)} jobs; missing: {names}. Remove "
+                    f"the cause, then continue with: ng_eval_launcher resume {shlex.quote(str(launch.folder))}"
+                )
+                self.warn(f"{launch.title(job)} was not submitted: {error}")
+                return EXIT_FAILED
             self._print(_block(launch, job, [f"Submitted batch job {job_id}"]))
-        self.print_line("")
-        self.print_line(f"Submitted {len(launch.jobs)} of {len(launch.jobs)} jobs. Follow them with:")
-        self.print_line(f"  ng_eval_launcher status {shlex.quote(str(launch.folder))}")
+        follow = f"  ng_eval_launcher status {shlex.quote(str(launch.folder))}"
+        self._print(["", f"Submitted {len(launch.jobs)} of {len(launch.jobs)} jobs. Follow them with:", follow])
         return EXIT_DONE
 
     def _submit(self, job: PlannedJob, submitted: dict[str, SubmittedJob], completed: frozenset[str]) -> str:
@@ -96,29 +100,16 @@ class SlurmLauncher:
         submitted[spec.name] = SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder)
         return job_id
 
-    def _incomplete(
-        self, launch: SlurmLaunch, submitted: Mapping[str, SubmittedJob], job: PlannedJob, problem: Exception
-    ) -> int:
-        missing = [one for one in launch.jobs if one.spec.name not in submitted]
-        names = launch.title(job) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        self.print_line("")
-        self.print_line(
-            f"Submitted {len(launch.jobs) - len(missing)} of {len(launch.jobs)} jobs; missing: {names}. Remove the "
-            f"cause, then continue with: ng_eval_launcher resume {shlex.quote(str(launch.folder))}"
-        )
-        self.warn(f"{launch.title(job)} was not submitted: {problem}")
-        return EXIT_FAILED
-
     def resume(self, launch: SlurmLaunch, jobs: int | None = None) -> int:
         """Submit what is missing, and divide each incomplete combination among `jobs` jobs. Return the exit status."""
         folder = LaunchFolder(launch.folder)
         with folder.locked():
             launch = folder.read()  # another launcher may have changed it before the lock
             known = submitted_jobs(launch)
-            states = self._states(known)
+            states = self.scheduler.states(list(known.values()))
             completed = frozenset(name for name, job in known.items() if states[job.job_id] is JobState.COMPLETED)
             self._settle(launch, known, completed)
-            states |= self._states({name: job for name, job in known.items() if job.job_id not in states})
+            states |= self.scheduler.states([job for job in known.values() if job.job_id not in states])
             done = frozenset(one.name for one in launch.combinations if read_progress(one).is_complete)
             reshaped, surplus = _reshape(launch, known, states, done, jobs)
             if reshaped != launch:
@@ -138,7 +129,7 @@ class SlurmLauncher:
                 self._settle(launch, known)
             except (OperatorError, RunError) as error:
                 self.warn(f"an interrupted submission may have left a job that is not cancelled: {error}")
-            states = self._states(known)
+            states = self.scheduler.states(list(known.values()))
             live = [job for job in known.values() if states[job.job_id].alive]
             self.scheduler.cancel([job for job in known.values() if states[job.job_id] is not JobState.COMPLETED])
         ended = f"; {len(known) - len(live)} had ended before" if len(live) < len(known) else ""
@@ -152,9 +143,6 @@ class SlurmLauncher:
         for job in launch.jobs:
             if job.spec.name not in submitted and read_submission(job.spec.folder) is not None:
                 self._submit(job, submitted, completed)
-
-    def _states(self, jobs: Mapping[str, SubmittedJob]) -> dict[str, JobState]:
-        return self.scheduler.states(list(jobs.values())) if jobs else {}
 
     def _earlier(self, options: LaunchOptions, launch: SlurmLaunch) -> SlurmLaunch | None:
         """Return the launch to continue; None for a new one. Raises OperatorError if it has different content."""
@@ -189,17 +177,16 @@ class SlurmLauncher:
         for job in launch.jobs:
             combination = launch.combination(job.combination)
             config = None if combination is None else combination.config
-            files = {config: _without_secrets(planned.files[config])} if config and config in planned.files else {}
+            text = None if config is None else planned.files.get(config)
             if job.spec.name in known:
                 lines = [f"Already submitted as batch job {known[job.spec.name].job_id}"]
             else:
                 spec = job.spec.model_copy(update={"after_ok": tuple(f"<id of {name}>" for name in job.after)})
-                lines = list(_preview_lines(self.scheduler.preview(spec), files))
+                lines = list(_preview_lines(self.scheduler.preview(spec), config, text))
             self._print(_block(launch, job, lines))
-        self.print_line("")
         count = sum(job.spec.name not in known for job in launch.jobs)
         jobs = "1 job" if count == 1 else f"{count} jobs"
-        self.print_line(f"Dry run: nothing was written or submitted. {jobs} would be submitted.")
+        self._print(["", f"Dry run: nothing was written or submitted. {jobs} would be submitted."])
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -224,7 +211,6 @@ def _reshape(
     surplus: list[SubmittedJob] = []
 
     def state_of(job: PlannedJob) -> JobState | None:
-        """None if it was never submitted."""
         known = submitted.get(job.spec.name)
         return None if known is None else states.get(known.job_id, JobState.UNKNOWN)
 
@@ -235,14 +221,18 @@ def _reshape(
     after: tuple[str, ...] = ()
     if planned and state_of(planned[-1]) is not JobState.COMPLETED:
         if not is_live(planned[-1]):
-            planned.append(_again(planned[0], len(planned) + 1))
+            first, again = planned[0].spec, len(planned) + 1
+            folder = first.folder.with_name(f"{first.folder.name}-{again}")
+            spec = first.model_copy(update={"name": f"{first.name}-{again}", "folder": folder})
+            planned.append(PlannedJob(spec=spec, combination=None))
         after = (planned[-1].spec.name,)
     for combination in launch.combinations:
         own = launch.jobs_of(combination.name)
-        template, number = own[0], max(map(_number, own))
+        template = own[0]
+        number = max(int(job.spec.folder.name.removeprefix("job-")) for job in own)
         kept: set[tuple[str, ...]] = set()
         for job in [] if combination.name in complete else list(own):
-            share = _share(job)
+            share = tuple(word for word in job.spec.command if word.startswith(_SHARE))
             if share in wanted and share not in kept and (state_of(job) is JobState.COMPLETED or is_live(job)):
                 kept.add(share)
             elif job.spec.name not in submitted:
@@ -252,41 +242,15 @@ def _reshape(
         planned += [job if job.spec.name in submitted else job.model_copy(update={"after": after}) for job in own]
         missing = [] if combination.name in complete else [share for share in wanted if share not in kept]
         for extra, share in enumerate(missing, number + 1):
-            planned.append(_replacement(template, combination, launch.launch_id, extra, share, after))
+            command = (word for word in template.spec.command if not word.startswith(_SHARE))
+            changes = {
+                "name": f"{combination.name}-{launch.launch_id}-job-{extra}",
+                "folder": combination.folder / f"job-{extra}",
+                "command": (*command, *share),
+            }
+            spec = template.spec.model_copy(update=changes)
+            planned.append(PlannedJob(spec=spec, combination=combination.name, after=after))
     return launch.model_copy(update={"jobs": tuple(planned), "jobs_per_combination": jobs}), surplus
-
-
-def _number(job: PlannedJob) -> int:
-    return int(job.spec.folder.name.removeprefix("job-"))
-
-
-def _share(job: PlannedJob) -> tuple[str, ...]:
-    return tuple(word for word in job.spec.command if word.startswith(_SHARE))
-
-
-def _replacement(
-    template: PlannedJob,
-    combination: Combination,
-    launch_id: str,
-    number: int,
-    share: tuple[str, ...],
-    after: tuple[str, ...],
-) -> PlannedJob:
-    command = [word for word in template.spec.command if not word.startswith(_SHARE)]
-    spec = template.spec.model_copy(
-        update={
-            "name": f"{combination.name}-{launch_id}-job-{number}",
-            "folder": combination.folder / f"job-{number}",
-            "command": (*command, *share),
-        }
-    )
-    return PlannedJob(spec=spec, combination=combination.name, after=after)
-
-
-def _again(first: PlannedJob, number: int) -> PlannedJob:
-    folder = first.spec.folder.with_name(f"{first.spec.folder.name}-{number}")
-    spec = first.spec.model_copy(update={"name": f"{first.spec.name}-{number}", "folder": folder})
-    return PlannedJob(spec=spec, combination=None)
 
 
 def _header(planned: Planned, dry: bool) -> Iterator[str]:
@@ -326,18 +290,12 @@ def _block(launch: SlurmLaunch, job: PlannedJob, after: Iterable[str]) -> Iterat
     yield "=" * 80
 
 
-def _preview_lines(preview: SubmissionPreview, files: Mapping[Path, str]) -> Iterator[str]:
-    """Yield the command of the submission and the files that it needs."""
-    yield "--- Command that will be executed ---"
-    yield shlex.join(preview.argv)
-    yield "--- End of command ---"
-    for path, text in {**files, **preview.files}.items():
-        yield f"--- File {path} ---"
-        yield text.rstrip("\n")
-        yield "--- End of file ---"
-
-
-def _without_secrets(text: str) -> str:
-    """Hide secrets in YAML, for the terminal."""
-    comments = [line for line in text.splitlines() if line.startswith("#")]
-    return "\n".join([*comments, dump_yaml(redacted(yaml.safe_load(text)))])
+def _preview_lines(preview: SubmissionPreview, config: Path | None, text: str | None) -> Iterator[str]:
+    """Yield the command of the submission and the files that it needs, without secrets."""
+    yield from ("--- Command that will be executed ---", shlex.join(preview.argv), "--- End of command ---")
+    files = dict(preview.files)
+    if config is not None and text is not None:
+        comments = [line for line in text.splitlines() if line.startswith("#")]
+        files = {config: "\n".join([*comments, dump_yaml(redacted(yaml.safe_load(text)))]), **files}
+    for path, shown in files.items():
+        yield from (f"--- File {path} ---", shown.rstrip("\n"), "--- End of file ---")

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollyard.launchers.slurm.client import SlurmClient
@@ -33,33 +34,37 @@ def authentication(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, s
     return ray_authentication(None, environment) if spec.container_runtime == "none" else {}
 
 
+@dataclass
 class RayNodes:
     """Starts Ray on every node of the job, and stops what it has started. `ray stop` would end other clusters, too."""
 
-    def __init__(self, folder: Path, spec: JobSpec, environment: Mapping[str, str], client: SlurmClient) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._environment = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
-        self._environment |= authentication(spec, environment)
-        self._client = client
-        self._steps: list[tuple[str, subprocess.Popen[bytes], Path, int]] = []
-        self._temporary: Path | None = None
-        self.address = ""
-        """HOST:PORT of the cluster."""
+    folder: Path
+    spec: JobSpec
+    environment: Mapping[str, str]
+    client: SlurmClient
+    address: str = ""
+    _steps: list[tuple[str, subprocess.Popen[bytes], Path, int]] = field(default_factory=list)
+    _temporary: Path | None = None
+
+    def __post_init__(self) -> None:
+        own = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
+        self.environment = own | authentication(self.spec, self.environment)
 
     def start(self, stopped: Callable[[], bool], each_time: Callable[[], None]) -> None:
         """Start the head, then the other nodes, and wait until all have joined. Raises RunError otherwise.
 
         `stopped`: whether the job is being ended; `each_time` is called while waiting.
         """
-        nodes = self._client.hosts(self._environment["SLURM_JOB_NODELIST"])
-        cpus = cpus_per_node(self._environment.get("SLURM_JOB_CPUS_PER_NODE", ""), len(nodes))
+        nodes = self.client.hosts(self.environment["SLURM_JOB_NODELIST"])
+        cpus = cpus_per_node(self.environment.get("SLURM_JOB_CPUS_PER_NODE", ""), len(nodes))
         # Ray's sockets are below it, and their paths are limited to 107 characters.
         self._temporary = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         head, *others = nodes
         for last in (False,) * (_HEAD_TRIES - 1) + (True,):
-            address = _resolve(self._client.node_address(head))
-            port = _free_port()
+            address = _resolve(self.client.node_address(head))
+            with socket.socket() as sock:
+                sock.bind(("", 0))
+                port = int(sock.getsockname()[1])
             self.address = f"{address}:{port}"
             options = ["--head", f"--port={port}", f"--temp-dir={self._temporary}", "--include-dashboard=false"]
             self._start_node(head, address, cpus[0], options)
@@ -71,23 +76,24 @@ class RayNodes:
                     raise
                 self._stop_steps()
         for node, count in zip(others, cpus[1:], strict=True):
-            address = _resolve(self._client.node_address(node))
+            address = _resolve(self.client.node_address(node))
             self._start_node(node, address, count, [f"--address={self.address}"])
         self._wait(stopped, each_time)
 
     def _start_node(self, node: str, address: str, cpus: int | None, options: list[str]) -> None:
-        ray = ["ray"] if self._spec.container_runtime != "none" else _host_ray()
-        command = [*ray, "start", "--block", f"--node-ip-address={address}", f"--num-gpus={self._spec.gpus_per_node}"]
+        installed = Path(sys.executable).with_name("ray")
+        ray = str(installed) if self.spec.container_runtime == "none" and installed.exists() else "ray"
+        command = [ray, "start", "--block", f"--node-ip-address={address}", f"--num-gpus={self.spec.gpus_per_node}"]
         command += ["--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"]
         command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", *options]
         if cpus is not None:
             command.append(f"--num-cpus={cpus}")
-        log = self._folder / LOGS / f"ray-{self._environment.get('SLURM_JOB_ID', '')}-{node}.log"
+        log = self.folder / LOGS / f"ray-{self.environment.get('SLURM_JOB_ID', '')}-{node}.log"
         with log.open("ab") as file:
             offset = file.tell()
             process = subprocess.Popen(
-                on_node(self._spec, node, cpus, command),
-                env=self._environment,
+                on_node(self.spec, node, cpus, command),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -143,11 +149,6 @@ def cpus_per_node(text: str, nodes: int) -> list[int | None]:
     return counts if len(counts) == nodes else [None] * nodes
 
 
-def _host_ray() -> list[str]:
-    installed = Path(sys.executable).parent / "ray"
-    return [str(installed)] if installed.exists() else ["ray"]
-
-
 def _resolve(host: str) -> str:
     try:
         return socket.gethostbyname(host)
@@ -155,18 +156,11 @@ def _resolve(host: str) -> str:
         return host
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
-
-
 STEP_NAME = "rollyard-command"
 _HELP_S = 60.0
 
 
 def check_container(spec: JobSpec) -> None:
-    """Raise OperatorError unless container, runtime and mounts fit together."""
     if spec.container_runtime != "none" and not spec.container:
         raise OperatorError(f"container_runtime={spec.container_runtime} needs an image: set container")
     if spec.container_runtime == "pyxis" and (wrong := [mount for mount in spec.mounts if "," in mount]):
@@ -177,9 +171,7 @@ def in_container(spec: JobSpec, node: str, cpus: int | None, command: Sequence[s
     """Return the command line that runs `command` on this node, in the job's container if it has one."""
     if spec.container_runtime == "pyxis":
         return on_node(spec, node, cpus, command, f"--job-name={STEP_NAME}")
-    if spec.container_runtime == "apptainer":
-        return [*_apptainer(spec), *command]
-    return list(command)
+    return [*_container(spec), *command]
 
 
 def on_node(spec: JobSpec, node: str, cpus: int | None, command: Sequence[str], *options: str) -> list[str]:
@@ -192,11 +184,7 @@ def on_node(spec: JobSpec, node: str, cpus: int | None, command: Sequence[str], 
         step.append(f"--cpus-per-task={cpus}")
     if spec.gpus_per_node:
         step.append(f"--gres=gpu:{spec.gpus_per_node}")
-    if spec.container_runtime == "pyxis":
-        return [*step, *_pyxis(spec), *command]
-    if spec.container_runtime == "apptainer":
-        return [*step, *_apptainer(spec), *command]
-    return [*step, *command]
+    return [*step, *_container(spec), *command]
 
 
 def check_runtime(spec: JobSpec) -> None:
@@ -216,13 +204,11 @@ def check_runtime(spec: JobSpec) -> None:
             )
 
 
-def _pyxis(spec: JobSpec) -> list[str]:
-    options = [f"--container-image={spec.container}"]
-    if spec.mounts:
-        options.append(f"--container-mounts={','.join(spec.mounts)}")
-    return options
-
-
-def _apptainer(spec: JobSpec) -> list[str]:
+def _container(spec: JobSpec) -> list[str]:
+    if spec.container_runtime == "pyxis":
+        mounts = [f"--container-mounts={','.join(spec.mounts)}"] if spec.mounts else []
+        return [f"--container-image={spec.container}", *mounts]
+    if spec.container_runtime == "none":
+        return []
     binds = [part for mount in spec.mounts for part in ("--bind", mount)]
     return ["apptainer", "exec", *(["--nv"] if spec.gpus_per_node else []), *binds, str(spec.container)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 from rollyard.launchers.evaluation.eval_state import EvalFolder
@@ -18,14 +17,8 @@ from rollyard.launchers.evaluation.headline import (
     metric_names,
     metric_numbers,
 )
-from rollyard.launchers.slurm.job import JobState, SubmittedJob
-from rollyard.launchers.slurm.launch import (
-    Combination,
-    PlannedJob,
-    SlurmLaunch,
-    read_progress,
-    submitted_jobs,
-)
+from rollyard.launchers.slurm.job import JobState
+from rollyard.launchers.slurm.launch import PlannedJob, SlurmLaunch, read_progress, submitted_jobs
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError, RunError
@@ -40,17 +33,13 @@ class JobRow(Record):
     title: str
     job_id: str | None
     state: str
-    """A JobState, or NOT SUBMITTED."""
     attempts: int
-    """How often its command was started, over all jobs of the chain."""
     error: str
-    """Why the last attempt failed."""
 
 
 class CombinationRow(Record):
     name: str
     parameters: Json
-    """The swept parameters."""
     measured: int | None
     expected: int | None
     is_complete: bool
@@ -95,55 +84,26 @@ class LaunchStatus(Record):
 def launch_status(launch: SlurmLaunch, scheduler: Scheduler) -> LaunchStatus:
     """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
     submitted = submitted_jobs(launch)
-    states = scheduler.states(list(submitted.values())) if submitted else {}
+    states = scheduler.states(list(submitted.values()))
 
-    def rows(jobs: list[PlannedJob]) -> list[JobRow]:
-        return [_job_row(launch, job, submitted, states, scheduler) for job in jobs]
+    def row(job: PlannedJob) -> JobRow:
+        known = submitted.get(job.spec.name)
+        found = [] if known is None else scheduler.attempts(known)
+        failed = [attempt for attempt in found if attempt.state.counts]
+        state = NOT_SUBMITTED if known is None else str(states.get(known.job_id, JobState.UNKNOWN))
+        error = f"{failed[-1].state}: {failed[-1].reason or 'unknown reason'}" if failed else ""
+        if not found and state == JobState.UNKNOWN:
+            error = "SLURM no longer knows it, and it ended before it could record anything"
+        job_id = None if known is None else known.job_id
+        return JobRow(title=launch.title(job), job_id=job_id, state=state, attempts=len(found), error=error)
 
+    combinations = []
+    for one in launch.combinations:
+        jobs, counts = [row(job) for job in launch.jobs_of(one.name)], read_progress(one).model_dump()
+        combinations.append(CombinationRow(name=one.name, parameters=one.swept_values, jobs=jobs, **counts))
+    conversion = [row(job) for job in launch.jobs_of(None)]
     return LaunchStatus(
-        launch_id=launch.launch_id,
-        folder=launch.folder,
-        conversion=rows(launch.jobs_of(None)),
-        combinations=[_combination_row(one, rows(launch.jobs_of(one.name))) for one in launch.combinations],
-    )
-
-
-def swept(combination: Combination) -> Json:
-    return {key: combination.parameters[key] for key in combination.swept}
-
-
-def _combination_row(combination: Combination, jobs: list[JobRow]) -> CombinationRow:
-    progress = read_progress(combination)
-    return CombinationRow(
-        name=combination.name,
-        parameters=swept(combination),
-        measured=progress.measured,
-        expected=progress.expected,
-        is_complete=progress.is_complete,
-        jobs=jobs,
-    )
-
-
-def _job_row(
-    launch: SlurmLaunch,
-    job: PlannedJob,
-    submitted: Mapping[str, SubmittedJob],
-    states: Mapping[str, JobState],
-    scheduler: Scheduler,
-) -> JobRow:
-    known = submitted.get(job.spec.name)
-    found = [] if known is None else scheduler.attempts(known)
-    failed = [attempt for attempt in found if attempt.state.counts]
-    state = NOT_SUBMITTED if known is None else str(states.get(known.job_id, JobState.UNKNOWN))
-    error = f"{failed[-1].state}: {failed[-1].reason or 'unknown reason'}" if failed else ""
-    if not found and state == JobState.UNKNOWN:
-        error = "SLURM no longer knows it, and it ended before it could record anything"
-    return JobRow(
-        title=launch.title(job),
-        job_id=None if known is None else known.job_id,
-        state=state,
-        attempts=len(found),
-        error=error,
+        launch_id=launch.launch_id, folder=launch.folder, conversion=conversion, combinations=combinations
     )
 
 
@@ -152,7 +112,6 @@ class SweepRow(Record):
     parameters: Json
     headline: Headline
     problem: str = ""
-    """Why the rollouts cannot be read."""
 
     @property
     def is_complete(self) -> bool:
@@ -204,13 +163,25 @@ class SweepTable(Record):
 
 
 def sweep_table(launch: SlurmLaunch, pass_threshold: float | None = None) -> SweepTable:
-    return SweepTable(launch_id=launch.launch_id, rows=[_row(one, pass_threshold) for one in launch.combinations])
+    rows = []
+    for combination in launch.combinations:
+        problem, found = "", Headline(measured=0, expected=None, metrics={})
+        output = EvalFolder(combination.run).rollouts.output
+        try:
+            if shard_files(output):
+                merge(output)
+            found = headline(output, pass_threshold=pass_threshold)
+        except (OperatorError, RunError, OSError) as error:
+            problem = str(error)
+        swept = combination.swept_values
+        rows.append(SweepRow(name=combination.name, parameters=swept, headline=found, problem=problem))
+    return SweepTable(launch_id=launch.launch_id, rows=rows)
 
 
 def write_table(table: SweepTable, folder: Path) -> list[Path]:
-    """Write results.md, results.csv and results.json. Raises RunError if a file cannot be written."""
+    heading = f"# Launch {table.launch_id}\n\n{table.summary} Intervals are 95%, clustered by task.\n\n"
     contents = {
-        "results.md": _markdown(table),
+        "results.md": heading + markdown_table([table.titles, *(table.cells(row) for row in table.rows)]),
         "results.csv": _csv(table),
         "results.json": table.model_dump_json(indent=2) + "\n",
     }
@@ -221,28 +192,6 @@ def write_table(table: SweepTable, folder: Path) -> list[Path]:
     for name, text in contents.items():
         replace(folder / name, text.encode())
     return [folder / name for name in contents]
-
-
-def _row(combination: Combination, pass_threshold: float | None) -> SweepRow:
-    problem, found = "", Headline(measured=0, expected=None, metrics={})
-    output = EvalFolder(combination.run).rollouts.output
-    try:
-        if shard_files(output):
-            merge(output)
-        found = headline(output, pass_threshold=pass_threshold)
-    except (OperatorError, RunError, OSError) as error:
-        problem = str(error)
-    return SweepRow(
-        name=combination.name,
-        parameters=swept(combination),
-        headline=found,
-        problem=problem,
-    )
-
-
-def _markdown(table: SweepTable) -> str:
-    heading = [f"# Launch {table.launch_id}", "", f"{table.summary} Intervals are 95%, clustered by task.", "", ""]
-    return "\n".join(heading) + markdown_table([table.titles, *(table.cells(row) for row in table.rows)])
 
 
 def _csv(table: SweepTable) -> str:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from rollyard.launchers.slurm.client import (
-    QueuedJob,
-    SlurmClient,
-    SlurmError,
-    SlurmTimeoutError,
-    array_base,
-)
+from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, SlurmTimeoutError, array_base
 from rollyard.launchers.slurm.job import (
     JOB_FILE,
     SCRIPT,
@@ -26,7 +22,6 @@ from rollyard.launchers.slurm.job import (
     JobState,
     Submission,
     SubmittedJob,
-    chain_comment,
     check_spec,
     comment,
     read_submission,
@@ -43,26 +38,21 @@ from rollyard.records.types import Record
 
 class SubmissionPreview(Record):
     argv: tuple[str, ...]
-    """The command `sbatch` and its arguments."""
     files: dict[Path, str]
     """Contents of the files that are written before the submission, by path."""
 
 
+@dataclass
 class Scheduler:
-    def __init__(self, client: SlurmClient) -> None:
-        self._client = client
+    client: SlurmClient
 
     def preview(self, spec: JobSpec) -> SubmissionPreview:
         spec = _checked(spec)
         chain = "<id of the chain>"
-        argv = ("sbatch", "--parsable", *sbatch_arguments(spec, chain, 1, _after(spec)))
-        job = ChainJob(chain=chain, spec=spec)
+        job = f"{ChainJob(chain=chain, spec=spec).model_dump_json(indent=2)}\n"
         return SubmissionPreview(
-            argv=argv,
-            files={
-                spec.folder / JOB_FILE: f"{job.model_dump_json(indent=2)}\n",
-                spec.folder / SCRIPT: script(spec.folder),
-            },
+            argv=("sbatch", "--parsable", *sbatch_arguments(spec, chain, 1, _after(spec))),
+            files={spec.folder / JOB_FILE: job, spec.folder / SCRIPT: script(spec.folder)},
         )
 
     def submit(self, spec: JobSpec) -> str:
@@ -79,7 +69,7 @@ class Scheduler:
         submission = Submission(chain=chain, name=spec.name, submitted=time.time())
         write_job(spec, chain)
         write_submission(spec.folder, submission)
-        job_id = submit_once(self._client, spec, chain, 1, _after(spec))
+        job_id = submit_once(self.client, spec, chain, 1, _after(spec))
         write_submission(spec.folder, submission.model_copy(update={"job_id": job_id}))
         return job_id
 
@@ -88,13 +78,13 @@ class Scheduler:
         if submission.job_id is None:
             # The launcher was killed between sbatch and its answer; the job may have run already.
             events = ChainRecord(folder, submission.chain).events()
-            job_id = _find_job(self._client, submission.chain, 1) or (events[0].job_id if events else None)
+            job_id = _find_job(self.client, submission.chain, 1) or (events[0].job_id if events else None)
             if job_id is None:
                 return None
             submission = submission.model_copy(update={"job_id": job_id})
             write_submission(folder, submission)
         assert submission.job_id is not None
-        listed = jobs_of(self._client, [submission.chain])[submission.chain]
+        listed = jobs_of(self.client, [submission.chain])[submission.chain]
         state = self._state(folder, submission.chain, submission.job_id, listed)
         return submission.job_id if state.alive or state == JobState.COMPLETED else None
 
@@ -102,23 +92,19 @@ class Scheduler:
         """Return the state of each chain by the id of its first job."""
         chains = {job.job_id: _chain_of(job) for job in jobs}
         # Chains that are done are not queried, so that the states of a complete launch need no SLURM.
-        over = {job.job_id: _recorded_end(job.folder, chains[job.job_id]) for job in jobs}
-        open_jobs = [job for job in jobs if over[job.job_id] is None]
-        listed = jobs_of(self._client, [chains[job.job_id] for job in open_jobs]) if open_jobs else {}
-        return {
-            job.job_id: over[job.job_id]
-            or self._state(job.folder, chains[job.job_id], job.job_id, listed[chains[job.job_id]])
-            for job in jobs
-        }
+        states = {job.job_id: _recorded_end(job.folder, chains[job.job_id]) for job in jobs}
+        open_jobs = [job for job in jobs if states[job.job_id] is None]
+        listed = jobs_of(self.client, [chains[job.job_id] for job in open_jobs]) if open_jobs else {}
+        for job in open_jobs:
+            chain = chains[job.job_id]
+            states[job.job_id] = self._state(job.folder, chain, job.job_id, listed[chain])
+        return {job_id: state for job_id, state in states.items() if state is not None}
 
     def _state(self, folder: Path, chain: str, first: str, listed: Sequence[QueuedJob]) -> JobState:
         if recorded := _recorded_end(folder, chain):
             return recorded
-        alive = [job.state for job in listed if job.state.alive]
-        if JobState.RUNNING in alive:
-            return JobState.RUNNING
-        if alive:
-            return JobState.PENDING
+        if alive := [job.state for job in listed if job.state.alive]:
+            return JobState.RUNNING if JobState.RUNNING in alive else JobState.PENDING
         events = ChainRecord(folder, chain).events()
         attempts = attempts_of(events)
         # A job may have ended without a record: before its runner started, or killed as the last of its chain.
@@ -133,8 +119,7 @@ class Scheduler:
         return ended or JobState.UNKNOWN
 
     def ending(self, job_id: str) -> JobState | None:
-        """Return how one job of a chain ended; None if SLURM no longer knows."""
-        return self._client.ending(array_base(job_id)) or self._client.accounted(job_id)
+        return self.client.ending(array_base(job_id)) or self.client.accounted(job_id)
 
     def attempts(self, job: SubmittedJob) -> list[JobAttempt]:
         """Return every start of the job's command, with the state and reason of each end.
@@ -145,7 +130,7 @@ class Scheduler:
         return [self._settled(attempt) if attempt.ended is None else attempt for attempt in found]
 
     def _settled(self, attempt: JobAttempt) -> JobAttempt:
-        standing = self._client.standing(attempt.job_id)
+        standing = self.client.standing(attempt.job_id)
         if standing is not None and standing.state.alive:
             if standing.restarts == attempt.restart:
                 return attempt
@@ -159,13 +144,13 @@ class Scheduler:
         """Cancel chains. The marker stops a successor that a job queues at this moment."""
         chains = [_chain_of(job) for job in jobs]
         for job, chain in zip(jobs, chains, strict=True):
-            write_marker(job.folder / CANCELLED, Marker(chain=chain, job_id=job.job_id, time=time.time()))
+            write_marker(job.folder / CANCELLED, chain, job.job_id)
         # Successors first, so that none of them starts when its predecessor ends.
         for state in (JobState.PENDING, JobState.RUNNING):
-            listed = jobs_of(self._client, chains)
-            self._client.cancel([one.job_id for found in listed.values() for one in found if one.state == state])
-        left = [one for found in jobs_of(self._client, chains).values() for one in found]
-        self._client.cancel([one.job_id for one in left if one.state == JobState.PENDING])
+            listed = jobs_of(self.client, chains)
+            self.client.cancel([one.job_id for found in listed.values() for one in found if one.state == state])
+        left = [one for found in jobs_of(self.client, chains).values() for one in found]
+        self.client.cancel([one.job_id for one in left if one.state == JobState.PENDING])
 
 
 def _checked(spec: JobSpec) -> JobSpec:
@@ -189,17 +174,13 @@ def _chain_of(job: SubmittedJob) -> str:
 
 
 def _recorded_end(folder: Path, chain: str) -> JobState | None:
-    done = read_marker(folder / DONE)
-    if done is not None and done.chain == chain:
+    if read_marker(folder / DONE, chain):
         return JobState.COMPLETED
     events = ChainRecord(folder, chain).events()
     if end := end_of(events):
         return end.state
-    cancelled = read_marker(folder / CANCELLED)
     running = any(attempt.ended is None for attempt in attempts_of(events))
-    if cancelled is not None and cancelled.chain == chain and not running:
-        return JobState.CANCELLED
-    return None
+    return JobState.CANCELLED if read_marker(folder / CANCELLED, chain) and not running else None
 
 
 _LOOKUPS = 3
@@ -237,9 +218,8 @@ def _find_job(client: SlurmClient, chain: str, position: int) -> str | None:
 
 
 def jobs_of(client: SlurmClient, chains: Sequence[str]) -> dict[str, list[QueuedJob]]:
-    """Return the jobs of each chain that squeue lists, in the order of their ids."""
     listed = sorted(client.queue(), key=lambda job: int(array_base(job.job_id)))
-    return {chain: [job for job in listed if job.comment.startswith(chain_comment(chain))] for chain in chains}
+    return {chain: [job for job in listed if job.comment.startswith(comment(chain))] for chain in chains}
 
 
 CHAIN_FILE = "chain.jsonl"
@@ -249,13 +229,11 @@ class ChainEventKind(StrEnum):
     STARTED = "started"
     """A job started the command, or was about to."""
     QUEUED = "queued"
-    """A job queued its successor."""
     ENDED = "ended"
     """A job ended. Written by the job itself, or by a later one if it was killed."""
     CLOSED = "closed"
     """The chain ended: no further job does any work."""
     WARNING = "warning"
-    """Something failed that does not end the job."""
 
 
 class ChainEvent(Record):
@@ -282,26 +260,15 @@ class ChainRecord:
     def events(self) -> list[ChainEvent]:
         """Return the events of this chain, in order. Lines that are not events are skipped."""
         found: list[ChainEvent] = []
-        try:
+        with suppress(FileNotFoundError):
             for row in iter_jsonl(self._path, skip):
-                try:
+                with suppress(ValidationError):  # written by a newer version
                     found.append(ChainEvent.model_validate(row.value))
-                except ValidationError:  # written by a newer version
-                    continue
-        except FileNotFoundError:
-            return []
         return [event for event in found if event.chain == self._chain]
 
     def append(
-        self,
-        event: ChainEventKind,
-        job_id: str,
-        restart: int = 0,
-        *,
-        at: float | None = None,
-        **fields: str | None,
+        self, event: ChainEventKind, job_id: str, restart: int = 0, *, at: float | None = None, **fields: str | None
     ) -> None:
-        """Append one event and sync it. Raises RunError if it cannot be written."""
         known = {"event": event, "chain": self._chain, "job_id": job_id, "restart": restart, "time": at or time.time()}
         written = ChainEvent.model_validate({**known, **fields})
         append(self._path, written.model_dump_json(exclude_none=True).encode() + b"\n")
@@ -317,7 +284,6 @@ class JobAttempt(Record):
     ended: float | None = None
     state: JobState = JobState.RUNNING
     reason: str | None = None
-    """Why it ended: the last line of its log, or what SLURM said."""
 
 
 class ChainEnd(NamedTuple):
@@ -326,7 +292,6 @@ class ChainEnd(NamedTuple):
 
 
 def attempts_of(events: Iterable[ChainEvent]) -> list[JobAttempt]:
-    """Return the attempts in the order of their starts."""
     found: dict[tuple[str, int], JobAttempt] = {}
     for event in events:
         key = (event.job_id, event.restart)
@@ -339,10 +304,8 @@ def attempts_of(events: Iterable[ChainEvent]) -> list[JobAttempt]:
 
 
 def end_of(events: Sequence[ChainEvent]) -> ChainEnd | None:
-    for event in events:
-        if event.event == ChainEventKind.CLOSED:
-            return ChainEnd(event.state or JobState.UNKNOWN, event.reason or "")
-    return None
+    closed = next((event for event in events if event.event == ChainEventKind.CLOSED), None)
+    return None if closed is None else ChainEnd(closed.state or JobState.UNKNOWN, closed.reason or "")
 
 
 def end_by_rule(spec: JobSpec, attempts: Sequence[JobAttempt]) -> ChainEnd | None:
@@ -357,9 +320,8 @@ def end_by_rule(spec: JobSpec, attempts: Sequence[JobAttempt]) -> ChainEnd | Non
         last = failed[-1]
         why = f"{last.state}: {last.reason}" if last.reason else str(last.state)
         jobs = "1 job" if len(failed) == 1 else f"{len(failed)} jobs"
-        return ChainEnd(
-            last.state, f"{jobs} failed, and max_retries is {spec.max_retries}; the last, {last.job_id}: {why}"
-        )
+        reason = f"{jobs} failed, and max_retries is {spec.max_retries}; the last, {last.job_id}: {why}"
+        return ChainEnd(last.state, reason)
     if len(attempts) >= spec.max_jobs:
         return ChainEnd(JobState.FAILED, f"the command was started {len(attempts)} times, which is max_jobs")
     return None
@@ -371,22 +333,21 @@ CANCELLED = "cancelled.json"
 
 class Marker(Record):
     chain: str
-    """The chain that it concerns; a marker of an earlier chain in the same folder does not end a new one."""
     job_id: str
     time: float
-    """Unix time."""
 
 
-def write_marker(path: Path, marker: Marker) -> None:
+def write_marker(path: Path, chain: str, job_id: str) -> None:
     """Write a marker that survives a power failure."""
-    replace(path, marker.model_dump_json().encode() + b"\n")
+    replace(path, Marker(chain=chain, job_id=job_id, time=time.time()).model_dump_json().encode() + b"\n")
 
 
-def read_marker(path: Path) -> Marker | None:
-    """Return a marker, or None if it does not exist. Raises RunError if it is not a marker."""
+def read_marker(path: Path, chain: str) -> Marker | None:
+    """Return the marker of a chain; that of an earlier chain in the same folder does not end a new one."""
     try:
-        return Marker.model_validate_json(path.read_bytes())
+        found = Marker.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
         raise RunError(f"{path} is not a marker of a job: delete it, or choose another folder") from error
+    return found if found.chain == chain else None

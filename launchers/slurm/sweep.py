@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,48 +46,37 @@ NO_SWEEP = Sweep(None, ((),))
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a sweep file: a mapping of keys to lists of values. Any other value counts as a list with one item.
-
-    Raises OperatorError if the file is missing, empty, or not such a mapping.
-    """
+    """Read a sweep file: a mapping of keys to lists of values. Any other value counts as a list with one item."""
+    origin = f"sweep file {str(path)!r}"
     try:
         tree = load_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise OperatorError(f"sweep file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise OperatorError(f"{origin} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise OperatorError(f"sweep file {str(path)!r} is not YAML: {_explain_yaml_error(error)}") from error
-    if tree is None:
-        raise OperatorError(f"sweep file {str(path)!r} is empty; expected keys with lists of values")
+        raise OperatorError(f"{origin} is not YAML: {_explain_yaml_error(error)}") from error
     if not isinstance(tree, dict):
-        raise OperatorError(f"sweep file {str(path)!r} contains {json_kind(tree)}; expected keys with lists of values")
+        found = "is empty" if tree is None else f"contains {json_kind(tree)}"
+        raise OperatorError(f"{origin} {found}; expected keys with lists of values")
     config_path = tree.pop(CONFIG_PATH, None)
     if config_path is not None and not isinstance(config_path, str):
-        raise OperatorError(f"sweep file {str(path)!r}: config_path is {config_path!r}; expected the path of a config")
-    axes = [_axis(key, value, f"sweep file {str(path)!r}") for key, value in tree.items()]
+        raise OperatorError(f"{origin}: config_path is {config_path!r}; expected the path of a config")
+    axes = [_axis(key, value, origin) for key, value in tree.items()]
     if not axes and config_path is None:
-        raise OperatorError(f"sweep file {str(path)!r} has no keys; expected keys with lists of values")
-    _check_keys([axis[0].key for axis in axes], str(path))
-    count = 1
-    for axis in axes:
-        count *= len(axis)
-    if count > MAX_COMBINATIONS:
-        raise OperatorError(f"sweep file {str(path)!r} has {count} combinations; expected at most {MAX_COMBINATIONS}")
+        raise OperatorError(f"{origin} has no keys; expected keys with lists of values")
+    for first, second in itertools.permutations([axis[0].key for axis in axes], 2):
+        if second.startswith(f"{first}."):
+            raise OperatorError(f"{origin} sets {first} and {second}, a part of it; keep one")
+    if (count := math.prod(map(len, axes))) > MAX_COMBINATIONS:
+        raise OperatorError(f"{origin} has {count} combinations; expected at most {MAX_COMBINATIONS}")
     return Sweep(config_path, tuple(itertools.product(*axes)))
 
 
 def _axis(key: Any, value: Any, origin: str) -> list[Setting]:
     if not isinstance(key, str):
         raise OperatorError(f"{origin}: {key!r} is not a key; expected a name such as generation.temperature")
-    values = value if isinstance(value, list) else [value]
-    if not values:
+    if value == []:
         raise OperatorError(f"{origin}: {key} has an empty list; expected at least one value, or remove the key")
-    return [setting(key, one, origin) for one in values]
-
-
-def _check_keys(keys: list[str], path: str) -> None:
-    for first, second in itertools.permutations(keys, 2):
-        if second.startswith(f"{first}."):
-            raise OperatorError(f"sweep file {path!r} sets {first} and {second}, a part of it; keep one")
+    return [setting(key, one, origin) for one in (value if isinstance(value, list) else [value])]
 
 
 _KEY = re.compile(r"[A-Za-z_][\w\-]*(?:\.[\w\-]+)*", re.ASCII)
@@ -108,12 +98,7 @@ def setting(key: str, value: Any, origin: str) -> Setting:
     return Setting(name, value, adds=key != name)
 
 
-def read_overrides(words: Sequence[str]) -> list[Setting]:
-    """Parse `key=value` words. Raises OperatorError for anything else."""
-    return [_read(word) for word in words]
-
-
-def _read(word: str) -> Setting:
+def read_override(word: str) -> Setting:
     key, equals, text = word.partition("=")
     if not equals:
         raise OperatorError(
@@ -128,7 +113,6 @@ def _read(word: str) -> Setting:
 
 
 def find_value(tree: Json, key: str) -> Any:
-    """Return the value at a dotted key; None if it does not exist."""
     node: Any = tree
     for part in key.split("."):
         node = node.get(part) if isinstance(node, dict) else None
@@ -142,10 +126,7 @@ def has_key(tree: Json, key: str) -> bool:
 
 
 def set_value(tree: Json, key: str, value: Any, origin: str) -> None:
-    """Set the value at a dotted key, in place. Missing and null sections become mappings, and mappings are merged.
-
-    Raises OperatorError, with `origin`, if a section is a list or a single value.
-    """
+    """Set the value at a dotted key, in place. Missing and null sections become mappings, and mappings are merged."""
     *path, last = key.split(".")
     node = tree
     for number, part in enumerate(path, 1):
@@ -285,13 +266,8 @@ def _explain_yaml_error(error: Exception) -> str:
 
 def shown_value(value: Any) -> str:
     """Format a value on one line: a string as it is if it would be read as the same string, anything else as JSON."""
-    if isinstance(value, str) and value.isprintable() and value == value.strip() and _reads_as_itself(value):
-        return value
+    if isinstance(value, str) and value and value.isprintable() and value == value.strip():
+        with suppress(ValueError):
+            if read_value(value) == value:
+                return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _reads_as_itself(text: str) -> bool:
-    try:
-        return bool(text) and read_value(text) == text
-    except ValueError:
-        return False

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from rollyard.launchers.sagemaker.container.job import Job
 from rollyard.launchers.sagemaker.container.programs import StopSignal
 from rollyard.launchers.sagemaker.job_parameters import (
-    JobEnvironment,
     JobParameters,
     read_environment,
     root_of,
@@ -30,19 +29,14 @@ def _run() -> int:
     stop = StopSignal()
     stop.install()
     try:
-        environment, parameters = _read()
+        environment = read_environment(os.environ)
+        # SageMaker passes `train` to images without an entry point.
+        arguments = [word for word in sys.argv[1:] if word != "train"]
+        parameters = JobParameters.parse({**environment.hyperparameters, **_pairs(arguments)})
     except (OperatorError, OSError) as error:
         write_failure(root_of(os.environ), str(error))
         return EXIT_FAILED
     return Job(environment, parameters, os.environ, stop, lambda line: print(line, flush=True)).run()
-
-
-def _read() -> tuple[JobEnvironment, JobParameters]:
-    environment = read_environment(os.environ)
-    arguments = [
-        word for word in sys.argv[1:] if word != "train"
-    ]  # SageMaker's argument for images without entry point
-    return environment, JobParameters.parse({**environment.hyperparameters, **_pairs(arguments)})
 
 
 def _pairs(arguments: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -33,32 +32,26 @@ from rollyard.records.s3 import AwsError, aws_errors
 from rollyard.records.types import Record
 
 
+@dataclass(frozen=True)
 class JobInputs:
-    def __init__(
-        self,
-        environment: JobEnvironment,
-        parameters: JobParameters,
-        client: Callable[[], Any],
-        print_line: Callable[[str], None],
-    ) -> None:
-        """`client`: returns boto3's S3 client; called only if something is in S3, because that needs credentials."""
-        self._environment = environment
-        self._parameters = parameters
-        self._client = cache(client)
-        self._print = print_line
+    environment: JobEnvironment
+    parameters: JobParameters
+    client: Callable[[], Any]
+    """Returns boto3's S3 client; called only if something is in S3, because that needs credentials."""
+    print_line: Callable[[str], None]
 
     def fetch_source(self) -> None:
         """Unpack the source bundle, unless the image or a mount already has the project's files."""
-        code, address = self._environment.code, self._parameters.sagemaker_submit_directory
+        code, address = self.environment.code, self.parameters.sagemaker_submit_directory
         if address is None or (code.is_dir() and any(code.iterdir())):
             return
         bucket, key = s3.split(address)
         with tempfile.TemporaryFile() as archive:
             with aws_errors(f"{address} cannot be read"):
-                self._client().download_fileobj(bucket, key, archive)
+                self.client().download_fileobj(bucket, key, archive)
             archive.seek(0)
             unpack(archive, code)
-        self._print(f"source {address}: {code}")
+        self.print_line(f"source {address}: {code}")
 
     def rewritten(self, config: str, output_dir: Path, *, evaluation: bool) -> Path:
         """Return the path of the config with its paths replaced. It keeps its name.
@@ -67,22 +60,22 @@ class JobInputs:
 
         Raises OperatorError if it cannot be read, or if its model or data cannot be found.
         """
-        original = self._environment.code / config
+        original = self.environment.code / config
         try:
             text = original.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise OperatorError(f"the config {original} cannot be read: {error}") from error
-        resolvers = Resolvers(self._model, self._data, output_dir, self._parameters.model_source)
+        resolvers = Resolvers(self._model, self._data, output_dir, self.parameters.model_source)
         # Two folders: the configs of training and evaluation may have the same name.
-        target = self._environment.work / ("eval_configs" if evaluation else "configs") / original.name
+        target = self.environment.work / ("eval_configs" if evaluation else "configs") / original.name
         target.parent.mkdir(parents=True, exist_ok=True)
         rewritten = rewrite(text, config, resolvers)
         target.write_text(with_output_dir(rewritten, output_dir) if evaluation else rewritten)
         return target
 
     def _model(self, path: str, source: str | Any) -> str:
-        models = f"{self._parameters.s3}/models" if self._parameters.s3 else None
-        model_source = DownloadedModel(self._environment.code, models, self._cache("models"), self._print)
+        models = f"{self.parameters.s3}/models" if self.parameters.s3 else None
+        model_source = DownloadedModel(self.environment.code, models, self._cache("models"), self.print_line)
         return model_source.resolve(path, source)
 
     def _data(self, address: str) -> str:
@@ -90,11 +83,11 @@ class JobInputs:
         copy = self._cache("data").get(address)
         if copy is None:
             raise OperatorError(f"{address} does not exist in S3. Upload the data before the job is submitted")
-        self._print(f"data {address}: {copy}")
+        self.print_line(f"data {address}: {copy}")
         return str(copy)
 
     def _cache(self, name: str) -> S3Cache:
-        return S3Cache(self._environment.work / name, self._client)
+        return S3Cache(self.environment.work / name, self.client)
 
 
 MODEL_KEYS = (
@@ -118,7 +111,6 @@ class Resolvers:
     output_dir: Path
     """Replaces `output_dir`, because a folder inside the project would be lost with the job."""
     model_source: str | None = None
-    """Overrides `model.source`."""
 
 
 def rewrite(text: str, name: str, resolvers: Resolvers) -> str:
@@ -241,15 +233,16 @@ SOURCES = ("local", "s3", "hub")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
+@dataclass(frozen=True)
 class DownloadedModel:
     """Resolves model paths, in the order that the config states."""
 
-    def __init__(self, code: Path, models: str | None, cache: S3Cache, print_line: Callable[[str], None]) -> None:
-        """`models`: s3://bucket/prefix/models, or None without S3. `code`: relative paths start there."""
-        self._code = code
-        self._models = models
-        self._cache = cache
-        self._print = print_line
+    code: Path
+    """Relative paths start there."""
+    models: str | None
+    """s3://bucket/prefix/models; None without S3."""
+    cache: S3Cache
+    print_line: Callable[[str], None]
 
     def resolve(self, path: str, source: str | Sequence[str]) -> str:
         """Return a local folder, or the name of a model on the hub.
@@ -261,13 +254,13 @@ class DownloadedModel:
         for name in _source_order(source):
             found, why = {"local": self._local, "s3": self._s3, "hub": self._hub}[name](path)
             if found:
-                self._print(f"model {path}: {'Hugging Face Hub' if name == 'hub' else found}")
+                self.print_line(f"model {path}: {'Hugging Face Hub' if name == 'hub' else found}")
                 return found
             tried.append(why)
         raise OperatorError(f"model {path!r} was not found: {'; '.join(tried)}")
 
     def _local(self, path: str) -> tuple[str | None, str]:
-        folder = self._code / path
+        folder = self.code / path
         if path.startswith(s3.SCHEME):
             return None, "it is not a local path"
         return (str(folder), "") if folder.is_dir() else (None, f"there is no folder {folder}")
@@ -275,11 +268,11 @@ class DownloadedModel:
     def _s3(self, path: str) -> tuple[str | None, str]:
         if path.startswith(s3.SCHEME):
             address = path
-        elif self._models is None:
+        elif self.models is None:
             return None, "this job has no S3 prefix for models"
         else:
-            address = f"{self._models}/{PurePosixPath(path).name}"
-        copy = self._cache.get(address)
+            address = f"{self.models}/{PurePosixPath(path).name}"
+        copy = self.cache.get(address)
         if copy is None:
             return None, f"{address}/ contains no objects"
         return (str(copy), "") if copy.is_dir() else (None, f"{address} is one object, not a folder")
@@ -316,12 +309,12 @@ class InputManifest(Record):
     objects: tuple[S3Object, ...]
 
 
+@dataclass(frozen=True)
 class S3Cache:
     """Copies in one folder. Several processes of a host may use it."""
 
-    def __init__(self, folder: Path, client: Callable[[], Any]) -> None:
-        self._folder = folder
-        self._client = client
+    folder: Path
+    client: Callable[[], Any]
 
     def get(self, address: str) -> Path | None:
         """Return the local copy of an object or of all objects below a prefix; None if there is nothing.
@@ -334,9 +327,9 @@ class S3Cache:
         manifest = InputManifest(address=address, objects=tuple(self._list(address, bucket, key)))
         if not manifest.objects:
             return None
-        entry = self._folder / hashlib.sha256(address.encode()).hexdigest()[:16]
+        entry = self.folder / hashlib.sha256(address.encode()).hexdigest()[:16]
         content = entry / PurePosixPath(key).name
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(entry.with_suffix(".lock")):
             if not _is_copy(entry, content, manifest):
                 partial = entry.with_suffix(".partial")
@@ -344,7 +337,7 @@ class S3Cache:
                     shutil.rmtree(leftover, ignore_errors=True)
                 self._copy(bucket, key, manifest, partial)
                 partial.rename(entry)
-                sync_folder(self._folder)
+                sync_folder(self.folder)
         return content
 
     def _copy(self, bucket: str, key: str, manifest: InputManifest, partial: Path) -> None:
@@ -353,7 +346,7 @@ class S3Cache:
             target = content / item.name if item.name else content
             target.parent.mkdir(parents=True, exist_ok=True)
             with aws_errors(f"{manifest.address} cannot be copied"):
-                self._client().download_file(bucket, f"{key}/{item.name}" if item.name else key, str(target))
+                self.client().download_file(bucket, f"{key}/{item.name}" if item.name else key, str(target))
             self._check(target, item, manifest.address, bucket, f"{key}/{item.name}" if item.name else key)
         write_synced(partial / _MANIFEST, orjson.dumps(manifest.model_dump()))
 
@@ -376,14 +369,14 @@ class S3Cache:
     def _is_encrypted_by_key(self, address: str, bucket: str, key: str) -> bool:
         """Return whether S3 encrypts the object with a key of KMS. Its ETag looks like an MD5 sum then, but is none."""
         with aws_errors(f"{address} cannot be read"):
-            head = self._client().head_object(Bucket=bucket, Key=key)
+            head = self.client().head_object(Bucket=bucket, Key=key)
         return str(head.get("ServerSideEncryption", "")).startswith("aws:kms")
 
     def _list(self, address: str, bucket: str, key: str) -> Iterator[S3Object]:
         prefix = f"{key}/"
         found = False
         with aws_errors(f"{address} cannot be read"):
-            pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             for item in (item for page in pages for item in page.get("Contents", ())):
                 name = item["Key"].removeprefix(prefix)
                 if not name or name.endswith("/"):  # the placeholder of a folder
@@ -396,7 +389,7 @@ class S3Cache:
             return
         try:
             with aws_errors(f"{address} cannot be read"):
-                head = self._client().head_object(Bucket=bucket, Key=key)
+                head = self.client().head_object(Bucket=bucket, Key=key)
         except AwsError as error:
             if error.status == 404:
                 return

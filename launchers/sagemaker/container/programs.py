@@ -1,7 +1,4 @@
-"""Program: a child process in its own process group, whose output goes to a file and to this job's log.
-
-StopSignal is SIGTERM, which SageMaker sends 120 seconds before it ends a stopped job.
-"""
+"""Program: a child process in its own process group, whose output goes to a file and to this job's log."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ class RayCluster:
     hosts: int
     num_gpus: int
     arguments: Sequence[str]
-    """More arguments of `ray start`."""
     environment: Mapping[str, str]
     folder: Path
     log: Path
@@ -94,16 +93,7 @@ class RayCluster:
         )
 
     def _wait_for_port(self) -> None:
-        deadline = time.monotonic() + self.wait_s
-        while True:
-            self.check()
-            try:
-                socket.create_connection((self.head, PORT), 5.0).close()
-                return
-            except OSError as error:
-                if self.stopped() or time.monotonic() + RETRY_S > deadline:
-                    raise RunError(f"Ray on {self.head} did not answer within {self.wait_s:.0f} s: {error}") from error
-                time.sleep(RETRY_S)
+        connect(self.head, PORT, self.wait_s, self.stopped, "Ray on the head", self.check).close()
 
 
 def _ip_of(host: str) -> str:
@@ -153,17 +143,24 @@ class HeadLink:
                 self._workers.append(worker)
 
 
-def connect(head: str, port: int, limit_s: float, stopped: Callable[[], bool]) -> socket.socket:
-    """Connect a worker to its head. Raises RunError if the head does not answer within `limit_s`."""
+def connect(
+    head: str,
+    port: int,
+    limit_s: float,
+    stopped: Callable[[], bool],
+    what: str = "the head",
+    check: Callable[[], None] = lambda: None,
+) -> socket.socket:
+    """Connect to the head. Raises RunError if it does not answer within `limit_s`, or if `check` raises it."""
     deadline = time.monotonic() + limit_s
     while True:
+        check()
         try:
             link = socket.create_connection((head, port), 5.0)
         except OSError as error:
             if stopped() or time.monotonic() + RETRY_S > deadline:
-                raise RunError(
-                    f"the head {head} did not answer at port {port} within {limit_s:.0f} s: {error}"
-                ) from error
+                problem = f"{what} {head} did not answer at port {port} within {limit_s:.0f} s"
+                raise RunError(f"{problem}: {error}") from error
             time.sleep(RETRY_S)
             continue
         # A head whose instance is lost sends nothing: keepalive notices after about a minute.

@@ -1,8 +1,7 @@
 """RunUploader: copies checkpoints, traces and logs to S3 while the program runs.
 
-A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. An interrupted upload has no such
-file, and the next one sends what is missing. Other files of the run grow: they are uploaded again after a change, up to
-the last line.
+A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. Other files grow: they are uploaded
+again after a change, up to the last line.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,24 +39,23 @@ FINAL_PAUSE_S = 60.0
 _TAIL_BYTES = 1 << 20
 
 
+@dataclass
 class RunUploader:
-    def __init__(
-        self, run_dir: Path, address: str, uploader: S3Uploader, interval_s: float, print_line: Callable[[str], None]
-    ) -> None:
-        """`address`: s3://bucket/prefix that gets the checkpoints and a folder for each of the other folders."""
-        self._run_dir = run_dir
-        self._prefix = s3.split(address)[1].rstrip("/")
-        self.address = address
-        self._uploader = uploader
-        self._interval_s = interval_s
-        self._print = print_line
-        self._seen: dict[str, State] = {}
-        """State of each checkpoint at the last search."""
-        self._uploaded: dict[str, object] = {}
-        """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
-        self._due = 0.0
+    run_dir: Path
+    address: str
+    """s3://bucket/prefix that gets the checkpoints and a folder for each of the other folders."""
+    uploader: S3Uploader
+    interval_s: float
+    print_line: Callable[[str], None]
+    _seen: dict[str, State] = field(default_factory=dict)
+    _uploaded: dict[str, object] = field(default_factory=dict)
+    """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
+    _due: float = 0.0
+    _problem: str = ""
+
+    def __post_init__(self) -> None:
+        self._prefix = s3.split(self.address)[1].rstrip("/")
         self._ending = threading.Event()
-        self._problem = ""
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 
     def start(self) -> None:
@@ -78,10 +77,10 @@ class RunUploader:
         return self._problem
 
     def _run(self) -> None:
-        while not self._ending.wait(self._interval_s):
+        while not self._ending.wait(self.interval_s):
             self._search(last=False)
         deadline, failures = time.monotonic() + FINAL_RETRY_S, 1
-        pauses = Backoff(self._interval_s, FINAL_PAUSE_S)
+        pauses = Backoff(self.interval_s, FINAL_PAUSE_S)
         self._search(last=True)
         while self._problem and time.monotonic() + pauses.pause_s(failures) < deadline:
             time.sleep(pauses.pause_s(failures))
@@ -91,60 +90,62 @@ class RunUploader:
     def _search(self, *, last: bool) -> None:
         """Upload what is new. A failure is printed and tried again at the next search: it must not end the training."""
         self._problem = ""
-        folders = _checkpoints_in(self._run_dir / "checkpoints")
+        folders = _checkpoints_in(self.run_dir / "checkpoints")
         for folder in reversed(folders) if last else folders:
             self._attempt(str(folder), lambda folder=folder: self._checkpoint(folder, last=last))  # type: ignore[misc]
         if last or time.monotonic() >= self._due:
             begun = time.monotonic()
-            for file in sorted(self._run_dir.rglob("*")):
-                name = file.relative_to(self._run_dir)
+            for file in sorted(self.run_dir.rglob("*")):
+                name = file.relative_to(self.run_dir)
                 if name.parts[0] != "checkpoints" and file.is_file():
                     self._attempt(str(name), lambda file=file, name=name: self._growing(file, str(name), last=last))  # type: ignore[misc]
             took = time.monotonic() - begun
-            self._due = time.monotonic() + _GROWING_FACTOR * max(self._interval_s, took)
+            self._due = time.monotonic() + _GROWING_FACTOR * max(self.interval_s, took)
 
     def _attempt(self, name: str, upload: Callable[[], None]) -> None:
         try:
             upload()
         except FileNotFoundError:
-            self._print(f"upload: {name} was deleted before it was uploaded")
+            self.print_line(f"upload: {name} was deleted before it was uploaded")
         except (RollyardError, OSError) as error:
             self._problem = str(error)
-            self._print(f"upload: {error}; trying again")
+            self.print_line(f"upload: {error}; trying again")
 
     def _checkpoint(self, folder: Path, *, last: bool) -> None:
-        name = name_in_s3(folder.name, self._run_dir.name)
+        name = name_in_s3(folder.name, self.run_dir.name)
         state = _files_of(folder)
         stable = self._seen.get(name) == state
         self._seen[name] = state
         if self._uploaded.get(name) == state:
             return
-        # Once the program has ended, no file can change.
-        if not (_has_marker(folder) or (_seems_complete(folder) and (stable or last))):
+        # Other files may follow the weights. Once the program has ended, no file can change.
+        complete = (stable or last) and ((folder / _DCP_INDEX).is_file() or not find_missing_part(folder))
+        if not complete and not any((folder / name).is_file() for name in MARKERS):
             return
         base = f"{self._prefix}/{name}"
         marker = f"{base}/{MARKER}"
         listed = [{"name": file, "size": size} for file, size, _ in state if file not in MARKERS]
         begun = time.monotonic()
-        marked = self._uploader.head(marker) is not None
-        same = marked and orjson.loads(self._uploader.read(marker))["files"] == listed
+        marked = self.uploader.head(marker) is not None
+        same = marked and orjson.loads(self.uploader.read(marker))["files"] == listed
         # Compared by content: a checkpoint that is written again has files of the same sizes.
         changed = [str(entry["name"]) for entry in listed]
-        changed = [file for file in changed if not self._uploader.has(folder / file, f"{base}/{file}")]
+        changed = [file for file in changed if not self.uploader.has(folder / file, f"{base}/{file}")]
         if same and not changed:
             self._uploaded[name] = state
             return
         if marked:
-            self._uploader.delete(marker)
-        for file in _upload_order(changed):
-            self._uploader.upload(folder / file, f"{base}/{file}")
+            self.uploader.delete(marker)
+        # Readers that do not know our marker require config.json: it comes last.
+        for file in sorted(changed, key=lambda name: (name == "config.json", name)):
+            self.uploader.upload(folder / file, f"{base}/{file}")
         if _files_of(folder) != state:
-            self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
+            self.print_line(f"upload: {name} changed while it was uploaded; it will be uploaded again")
             return
-        self._uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
+        self.uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
         self._uploaded[name] = state
         size = sum(size for _, size, _ in state)
-        self._print(
+        self.print_line(
             f"uploaded {name} ({size / 1e6:,.1f} MB in {time.monotonic() - begun:.1f} s) to {self.address}/{name}/"
         )
 
@@ -154,7 +155,7 @@ class RunUploader:
         state = (length, status.st_mtime_ns)
         if self._uploaded.get(name) == state:
             return
-        self._uploader.upload(file, f"{self._prefix}/{name}", length)
+        self.uploader.upload(file, f"{self._prefix}/{name}", length)
         self._uploaded[name] = state
 
 
@@ -168,7 +169,6 @@ def _complete_lines(file: Path, size: int) -> int:
 
 
 State = tuple[tuple[str, int, int], ...]
-"""Name, size and modification time of every file."""
 
 
 def _files_of(folder: Path) -> State:
@@ -181,29 +181,15 @@ def _files_of(folder: Path) -> State:
     return tuple(found)
 
 
-def _has_marker(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in MARKERS)
-
-
-def _seems_complete(folder: Path) -> bool:
-    """Return whether the weights are complete. Other files may follow; the caller waits until none changes."""
-    return (folder / _DCP_INDEX).is_file() or not find_missing_part(folder)
-
-
 def _checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders, oldest step first; links such as `latest` and temporary names are left out."""
     try:
         found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     except FileNotFoundError:
         return []
-    found = [path for path in found if not unfinished(path.name)]
-    return sorted(found, key=_order)
-
-
-def _order(path: Path) -> tuple[bool, int, str]:
-    """By step; a name without a step, such as `final`, is the last one."""
-    step = step_of(path.name)
-    return step is None, step or 0, path.name
+    steps = {path: step_of(path.name) for path in found if not unfinished(path.name)}
+    # A name without a step, such as `final`, is the last one.
+    return sorted(steps, key=lambda path: (steps[path] is None, steps[path] or 0, path.name))
 
 
 def name_in_s3(folder: str, run: str) -> str:
@@ -216,54 +202,42 @@ def name_in_s3(folder: str, run: str) -> str:
     return folder if step is None else f"{run}_step{step}"
 
 
-def _upload_order(names: list[str]) -> list[str]:
-    """Sort files so that no reader takes an unfinished upload for a checkpoint: `config.json` comes last.
-
-    Readers that do not know our marker require this file.
-    """
-    return sorted(names, key=lambda name: (name == "config.json", name))
-
-
 PART_BYTES = 64 * 1024 * 1024
 """Smaller files are uploaded by one request."""
 MAX_PARTS = 9_000
-"""S3 accepts 10,000."""
 _CONCURRENT_PARTS = 4
 
 
+@dataclass(frozen=True)
 class S3Uploader:
-    def __init__(self, client: Any, bucket: str, part_bytes: int = PART_BYTES) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._part_bytes = part_bytes
+    client: Any
+    bucket: str
+    part_bytes: int = PART_BYTES
 
     def upload(self, file: Path, key: str, length: int | None = None) -> None:
-        """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete.
-
-        Raises AwsError if S3 refuses it, OSError if the file cannot be read.
-        """
+        """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete."""
         with file.open("rb") as opened:
             size = file.stat().st_size if length is None else length
-            with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
-                if size <= self._part_bytes:
-                    self._client.put_object(Bucket=self._bucket, Key=key, Body=opened.read(size))
+            with aws_errors(f"s3://{self.bucket}/{key} cannot be uploaded"):
+                if size <= self.part_bytes:
+                    self.client.put_object(Bucket=self.bucket, Key=key, Body=opened.read(size))
                 else:
                     transfer = load("boto3.s3.transfer", "aws", "a SageMaker job")
                     parts = transfer.TransferConfig(
-                        multipart_threshold=self._part_bytes,
+                        multipart_threshold=self.part_bytes,
                         multipart_chunksize=self._part_size(size),
                         max_concurrency=_CONCURRENT_PARTS,
                     )
                     source = opened if length is None else _Beginning(opened, length)
-                    self._client.upload_fileobj(source, self._bucket, key, Config=parts)
+                    self.client.upload_fileobj(source, self.bucket, key, Config=parts)
 
     def put(self, data: bytes, key: str) -> None:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be uploaded"):
+            self.client.put_object(Bucket=self.bucket, Key=key, Body=data)
 
     def delete(self, key: str) -> None:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be deleted"):
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be deleted"):
+            self.client.delete_object(Bucket=self.bucket, Key=key)
 
     def has(self, file: Path, key: str) -> bool:
         """Return whether the object has exactly the file's content, by S3's checksum."""
@@ -271,7 +245,7 @@ class S3Uploader:
         if head is None or head["ContentLength"] != (size := file.stat().st_size):
             return False
         with file.open("rb") as opened:
-            if size <= self._part_bytes:
+            if size <= self.part_bytes:
                 etag = hashlib.file_digest(opened, "md5").hexdigest()
             else:
                 sums = [hashlib.md5(part).digest() for part in _parts(opened, size, self._part_size(size))]
@@ -281,8 +255,8 @@ class S3Uploader:
     def head(self, key: str) -> dict[str, Any] | None:
         """Return the properties of an object; None if it does not exist."""
         try:
-            with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
-                found: dict[str, Any] = self._client.head_object(Bucket=self._bucket, Key=key)
+            with aws_errors(f"s3://{self.bucket}/{key} cannot be read"):
+                found: dict[str, Any] = self.client.head_object(Bucket=self.bucket, Key=key)
         except AwsError as error:
             if error.status == 404:
                 return None
@@ -290,12 +264,12 @@ class S3Uploader:
         return found
 
     def read(self, key: str) -> bytes:
-        with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
-            data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        with aws_errors(f"s3://{self.bucket}/{key} cannot be read"):
+            data: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return data
 
     def _part_size(self, size: int) -> int:
-        return max(self._part_bytes, -(-size // MAX_PARTS))
+        return max(self.part_bytes, -(-size // MAX_PARTS))
 
 
 def _parts(opened: BinaryIO, size: int, part_size: int) -> Iterator[bytes]:

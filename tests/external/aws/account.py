@@ -32,6 +32,11 @@ role: SageMakerRole
 """
 
 
+def client(service: str, url: str, region: str = REGION) -> Any:
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+    return boto3.client(service, endpoint_url=url, region_name=region, **keys)
+
+
 @dataclass
 class Account:
     """moto's server, and where it keeps the containers' folders."""
@@ -43,25 +48,15 @@ class Account:
     """One for each account, because one account is in another network namespace."""
 
     def client(self, service: str, region: str = REGION) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name=region,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        return client(service, self.url, region)
 
     def prepare(self) -> None:
         """Create the bucket and an image."""
         self.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         ecr = self.client("ecr")
         ecr.create_repository(repositoryName="rlvr-experiments")
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-            "config": {"digest": "sha256:0"},
-            "layers": [],
-        }
+        kind = "application/vnd.docker.distribution.manifest.v2+json"
+        manifest = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:0"}, "layers": []}
         ecr.put_image(repositoryName="rlvr-experiments", imageTag=TAG, imageManifest=json.dumps(manifest))
 
     def fail(self, match: str, status: int, body: str, times: int = 1000, **more: Any) -> None:

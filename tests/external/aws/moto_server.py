@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import boto3
 from moto.core.responses import ActionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.sagemaker import models, responses
 from moto.sagemaker.exceptions import ResourceInUseException
 from werkzeug.serving import run_simple
+
+from tests.external.aws.account import client
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 STOP_GRACE_S = 120.0
@@ -105,13 +106,7 @@ class Simulation(threading.Thread):
         lines = data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
         if not lines:
             return sent
-        logs = boto3.client(
-            "logs",
-            endpoint_url=self._url,
-            region_name="us-west-2",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        logs = client("logs", self._url)
         stream = f"{self._job.training_job_name}/{host}-1"
         with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
             logs.create_log_group(logGroupName=LOG_GROUP)
@@ -162,13 +157,8 @@ def action_of(environ: dict[str, Any]) -> str:
     if service != "s3":
         return f"{service}:{environ['REQUEST_METHOD']}"
     is_bucket = environ["PATH_INFO"].strip("/").count("/") == 0
-    objects = {
-        "GET": "GetObject",
-        "HEAD": "GetObject",
-        "PUT": "PutObject",
-        "POST": "PutObject",
-        "DELETE": "DeleteObject",
-    }
+    objects = {"GET": "GetObject", "HEAD": "GetObject"} | {"PUT": "PutObject", "POST": "PutObject"}
+    objects["DELETE"] = "DeleteObject"
     return "s3:ListBucket" if is_bucket else f"s3:{objects[environ['REQUEST_METHOD']]}"
 
 
@@ -192,14 +182,9 @@ class Faults:
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(actions).encode()]
         self._actions.setdefault(application, set()).add(action_of(environ))
-        request = " ".join(
-            (
-                environ["REQUEST_METHOD"],
-                f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}",
-                environ.get("HTTP_X_AMZ_TARGET", ""),
-                environ.get("HTTP_AUTHORIZATION", ""),
-            )
-        )
+        headers = (environ.get(f"HTTP_{name}", "") for name in ("X_AMZ_TARGET", "AUTHORIZATION"))
+        place = f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}"
+        request = " ".join((environ["REQUEST_METHOD"], place, *headers))
         for fault in self._faults:
             if fault["match"] in request and fault["times"] > 0:
                 fault["times"] -= 1
@@ -208,9 +193,7 @@ class Faults:
                 else:
                     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 time.sleep(fault.get("delay_s", 0))
-                start_response(
-                    f"{fault['status']} Fault", [("Content-Type", "text/xml"), *fault.get("headers", {}).items()]
-                )
+                start_response(f"{fault['status']} Fault", [("Content-Type", "text/xml")])
                 return [fault["body"].encode()]
         return self._application(environ, start_response)
 

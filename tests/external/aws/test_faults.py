@@ -33,41 +33,40 @@ def unchanged(account: Account, project: Path) -> Iterator[None]:
     assert not log.exists() or "annotations-adhoc" not in log.read_text()
 
 
+EXPIRED_HEAD = ("HEAD /sagemaker-us-west-2", 400, "")
+"""HEAD has no body, so that S3's reason is not known. With `account` in the settings, it is the first request."""
+NO_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "fault", "named"),
+    [
+        (SUBMIT[:3], {}, None, ["image", TAG]),
+        ((*SUBMIT, "--region", "eu-west-1"), {"BUCKET": BUCKET}, None, [BUCKET, "eu-west-1", "--region us-west-2"]),
+        (SUBMIT, {}, ("/sts/aws4_request", 403, STS_EXPIRED), ["ExpiredToken"]),
+        (SUBMIT, NO_CREDENTIALS, None, ["AWS credentials"]),
+        (SUBMIT, {"ACCOUNT": ACCOUNT}, EXPIRED_HEAD, ["expired"]),
+        # It also removes its bundle and its line of the job log again.
+        (SUBMIT, {}, ("SageMaker.CreateTrainingJob", 400, THROTTLED), ["throttled"]),
+        ((*SUBMIT, "--endpoint-url", "http://127.0.0.1:1"), {"AWS_MAX_ATTEMPTS": "1"}, None, ["reached"]),
+        (SUBMIT, {"BUCKET": "no-such-bucket"}, None, ["no-such-bucket", "exist"]),
+    ],
+    ids=["image", "region", "STS", "no credentials", "expired HEAD", "throttling", "endpoint", "no bucket"],
+)
 @pytest.mark.usefixtures("unchanged")
-def test_a_missing_image_is_refused_before_anything_is_uploaded(account: Account, project: Path) -> None:
-    done = account.ng_submit(project, "configs/small.yaml", "--entrypoint", "train.py")
-    line = one_line(done)
-    assert "image" in line and TAG in line
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_a_bucket_in_another_region_is_named_with_its_region(account: Account, project: Path) -> None:
-    settings = {"ROLLYARD_SAGEMAKER_BUCKET": BUCKET}
-    line = one_line(account.ng_submit(project, *SUBMIT, "--region", "eu-west-1", env=settings))
-    for named in (BUCKET, "eu-west-1", "--region us-west-2"):
-        assert named in line
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_expired_and_missing_credentials_are_one_line(account: Account, project: Path) -> None:
-    account.fail("/sts/aws4_request", 403, STS_EXPIRED, times=1)
-    assert "ExpiredToken" in one_line(account.ng_submit(project, *SUBMIT))
-    none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-    assert "AWS credentials" in one_line(account.ng_submit(project, *SUBMIT, env=none))
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_expired_credentials_are_one_line_even_if_only_s3_refuses_them(account: Account, project: Path) -> None:
-    # HEAD has no body, so that S3's reason is not known. With `account` in the settings, it is the first request.
-    account.fail("HEAD /sagemaker-us-west-2", 400, "", times=1)
-    env = {"ROLLYARD_SAGEMAKER_ACCOUNT": ACCOUNT}
-    assert "expired" in one_line(account.ng_submit(project, *SUBMIT, env=env))
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_lasting_throttling_is_one_line_and_removes_bundle_and_log_line(account: Account, project: Path) -> None:
-    account.fail("SageMaker.CreateTrainingJob", 400, THROTTLED, times=3)
-    assert "throttled" in one_line(account.ng_submit(project, *SUBMIT))
+def test_what_aws_refuses_is_one_line_and_leaves_nothing(
+    account: Account,
+    project: Path,
+    words: tuple[str, ...],
+    env: dict[str, str],
+    fault: tuple[str, int, str] | None,
+    named: list[str],
+) -> None:
+    if fault is not None:
+        account.fail(*fault, times=3 if fault[2] == THROTTLED else 1)
+    settings = {name if name.startswith("AWS_") else f"ROLLYARD_SAGEMAKER_{name}": value for name, value in env.items()}
+    line = one_line(account.ng_submit(project, *words, env=settings))
+    assert all(text in line for text in named), line
 
 
 def without_processes(project: Path) -> None:
@@ -76,29 +75,18 @@ def without_processes(project: Path) -> None:
         settings.write("container_entrypoint: []\n")
 
 
-def test_a_throttled_request_is_repeated(account: Account, project: Path) -> None:
-    without_processes(project)
-    account.fail("SageMaker.CreateTrainingJob", 400, THROTTLED, times=2)
-    assert account.ng_submit(project, *SUBMIT).returncode == 0
-
-
 def test_a_lost_response_does_not_create_a_second_job(account: Account, project: Path) -> None:
     without_processes(project)
-    before = len(account.client("sagemaker").list_training_jobs(MaxResults=100)["TrainingJobSummaries"])
+
+    def jobs() -> int:
+        return len(account.client("sagemaker").list_training_jobs(MaxResults=100)["TrainingJobSummaries"])
+
+    before = jobs()
     account.fail("SageMaker.CreateTrainingJob", 500, '{"__type": "InternalFailure"}', times=1, after=True)
     done = account.ng_submit(project, *SUBMIT)
     assert done.returncode == 0, done.stderr
     assert account.job(last_job(project))["TrainingJobStatus"] == "InProgress"
-    assert len(account.client("sagemaker").list_training_jobs(MaxResults=100)["TrainingJobSummaries"]) == before + 1
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_an_unreachable_endpoint_and_a_missing_bucket_are_one_line(account: Account, project: Path) -> None:
-    nowhere = ("--endpoint-url", "http://127.0.0.1:1")
-    line = one_line(account.ng_submit(project, *SUBMIT, *nowhere, env={"AWS_MAX_ATTEMPTS": "1"}))
-    assert "reached" in line
-    line = one_line(account.ng_submit(project, *SUBMIT, env={"ROLLYARD_SAGEMAKER_BUCKET": "no-such-bucket"}))
-    assert "no-such-bucket" in line and "exist" in line
+    assert jobs() == before + 1
 
 
 def test_a_name_that_is_taken_is_refused_and_concurrent_submissions_get_different_names(

@@ -40,9 +40,15 @@ def checkpoint(run: Path, step: int, size: int) -> Path:
     return folder
 
 
-def run_uploader(account: Account, run: Path, name: str, lines: list[str] | None = None) -> RunUploader:
-    uploader = S3Uploader(account.client("s3"), BUCKET, PART)
-    return RunUploader(run, f"s3://{BUCKET}/{PREFIX}/checkpoints/{name}", uploader, 0.1, (lines or []).append)
+def address_of(name: str) -> str:
+    return f"s3://{BUCKET}/{PREFIX}/checkpoints/{name}"
+
+
+def run_uploader(
+    account: Account, run: Path, name: str, lines: list[str] | None = None, client: Any = None
+) -> RunUploader:
+    uploader = S3Uploader(client or account.client("s3"), BUCKET, PART)
+    return RunUploader(run, address_of(name), uploader, 0.1, print if lines is None else lines.append)
 
 
 def test_an_upload_killed_in_the_middle_is_not_complete_and_is_repeated(
@@ -55,7 +61,7 @@ def test_an_upload_killed_in_the_middle_is_not_complete_and_is_repeated(
         account.fail(f"partNumber={number}", 503, "<Error><Code>SlowDown</Code></Error>", times=1, delay_s=1.5)
     environment = {**os.environ, "AWS_ENDPOINT_URL": account.url, "AWS_DEFAULT_REGION": "us-west-2"}
     environment |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/killed"
+    address = address_of("killed")
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(run), address, BUCKET, str(PART)], env=environment)
     client = account.client("s3")
 
@@ -73,12 +79,9 @@ def test_an_upload_killed_in_the_middle_is_not_complete_and_is_repeated(
             monkeypatch.setenv(name, value)
     assert S3Source(address, tmp_path / "copies").fetch("small_1_step1")[0] is None
 
-    uploader = S3Uploader(client, BUCKET, PART)
-    assert RunUploader(run, address, uploader, 0.1, print).finish(deadline_s()) == ""
-    assert (
-        account.read("checkpoints/killed/small_1_step1/model.safetensors")
-        == (folder / "model.safetensors").read_bytes()
-    )
+    assert run_uploader(account, run, "killed").finish(deadline_s()) == ""
+    weights = account.read("checkpoints/killed/small_1_step1/model.safetensors")
+    assert weights == (folder / "model.safetensors").read_bytes()
     assert S3Source(address, tmp_path / "copies").fetch("small_1_step1")[0] is not None
 
 
@@ -97,19 +100,17 @@ def test_a_checkpoint_that_is_being_written_is_not_uploaded(account: Account, tm
     (folder / "model.safetensors").write_bytes(complete)
     eventually("the checkpoint", lambda: "small_2_step7/COMPLETE.json" in account.keys("checkpoints/partial/"))
     assert upload.finish(deadline_s()) == ""
+    assert account.read("checkpoints/partial/traces/trace.jsonl") == b'{"ts": 1}\n{"ts"', "the last line does not end"
 
 
 def test_an_unreachable_s3_is_reported_and_the_next_search_succeeds(account: Account, tmp_path: Path) -> None:
     run = tmp_path / "small_3"
     checkpoint(run, 1, 1000)
     lines: list[str] = []
-    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/fault"
-    upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
     account.fail("checkpoints/fault", 503, "<Error><Code>SlowDown</Code></Error>", times=3)
-    assert upload.finish(deadline_s()) != ""
+    assert run_uploader(account, run, "fault", lines).finish(deadline_s()) != ""
     assert any("throttled" in line for line in lines)
-    upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
-    assert upload.finish(deadline_s()) == ""
+    assert run_uploader(account, run, "fault", lines).finish(deadline_s()) == ""
 
 
 def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_meanwhile(
@@ -124,22 +125,10 @@ def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_
     client = account.client("s3")
     key = "small_4_step1/COMPLETE.json"
     client.meta.events.register("before-call.s3.PutObject", lambda **_: seen.append(account.keys("checkpoints/again/")))
-    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/again"
-    assert RunUploader(run, address, S3Uploader(client, BUCKET, PART), 0.1, print).finish(deadline_s()) == ""
+    assert run_uploader(account, run, "again", client=client).finish(deadline_s()) == ""
     assert account.read("checkpoints/again/small_4_step1/model.safetensors") == changed
     assert len(seen) == 2 and not any(key in keys for keys in seen)
     assert key in account.keys("checkpoints/again/")
-
-
-def test_the_last_line_of_a_trace_is_uploaded_although_it_does_not_end(account: Account, tmp_path: Path) -> None:
-    run = tmp_path / "small_5"
-    (run / "traces").mkdir(parents=True)
-    (run / "traces/trace.jsonl").write_bytes(b'{"ts": 1}\n{"ts": 2}')
-    upload = run_uploader(account, run, "torn")
-    upload.start()
-    eventually("the trace", lambda: "traces/trace.jsonl" in account.keys("checkpoints/torn/"))
-    assert upload.finish(deadline_s()) == ""
-    assert account.read("checkpoints/torn/traces/trace.jsonl") == b'{"ts": 1}\n{"ts": 2}'
 
 
 def test_an_object_that_is_encrypted_with_a_key_of_kms_is_not_taken_for_a_damaged_one(

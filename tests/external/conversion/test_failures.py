@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from rollyard.launchers.conversion.dcp_checkpoint import read_metadata
 from rollyard.launchers.conversion.huggingface import HuggingFaceConverter
 from rollyard.records.errors import RunError
 from tests.external.conversion.conftest import Make
-from tests.external.conversion.dcp_files import change_policy
+from tests.external.conversion.dcp_files import change_policy, reference
 
 UNTIED = ("--world", "2", "--dtype", "bfloat16")
 MODEL = "describes another model than the checkpoint's"
@@ -73,39 +73,31 @@ def test_a_chunk_that_no_rank_saved_is_noticed(checkpoint: Make) -> None:
     fails(request, "model.norm.weight is incomplete: the files hold 32 of 64 values")
 
 
+class Pickled:
+    """Unpickled by a call, such as a member of an enum as Python 3.11.0 to 3.11.3 stores it."""
+
+    def __init__(self, *reduced: object) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
 def test_metadata_of_another_minor_python_version_is_read(tmp_path: Path) -> None:
-    class Member:
-        """A member of an enum as Python 3.11.0 to 3.11.3 stores it."""
-
-        def __reduce__(self) -> tuple[object, ...]:
-            return getattr, (_MEM_FORMAT_ENCODING, "TORCH_PRESERVE_FORMAT")
-
-    file = tmp_path / ".metadata"
-    file.write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, planner_data=Member(), storage_data={})))
-    assert read_metadata(file).planner_data is _MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT
+    member = Pickled(getattr, (_MEM_FORMAT_ENCODING, "TORCH_PRESERVE_FORMAT"))
+    metadata = Metadata(state_dict_metadata={}, planner_data=member, storage_data={})
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert read_metadata(tmp_path / ".metadata").planner_data is _MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT
 
 
-@pytest.mark.parametrize("attribute", ["__init__", "mro", "_missing_"])
-def test_metadata_gets_no_other_attributes(tmp_path: Path, attribute: str) -> None:
-    class Attribute:
-        def __reduce__(self) -> tuple[object, ...]:
-            return getattr, (_MEM_FORMAT_ENCODING, attribute)
-
-    file = tmp_path / ".metadata"
-    file.write_bytes(pickle.dumps(Attribute()))
-    with pytest.raises(RunError, match=f" {attribute}"):
-        read_metadata(file)
-
-
-def test_metadata_runs_no_code(checkpoint: Make, tmp_path: Path) -> None:
-    class Attack:
-        def __reduce__(self) -> tuple[object, ...]:
-            return Path.touch, (tmp_path / "attacked",)
-
-    request = checkpoint(*UNTIED)
-    (Path(request.checkpoint) / ".metadata").write_bytes(pickle.dumps(Attack()))
-    fails(request, "which is not part of a checkpoint's metadata")
-    assert not (tmp_path / "attacked").exists()
+def test_metadata_runs_no_code_and_gets_no_other_attributes(tmp_path: Path) -> None:
+    attacked = tmp_path / "attacked"
+    attributes = [(getattr, (_MEM_FORMAT_ENCODING, name), name) for name in ("__init__", "mro", "_missing_")]
+    for call, given, named in [*attributes, (Path.touch, (attacked,), "not part of a checkpoint's metadata")]:
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(Pickled(call, given)))
+        with pytest.raises(RunError, match=named):
+            read_metadata(tmp_path / ".metadata")
+    assert not attacked.exists()
 
 
 @pytest.mark.parametrize(
@@ -125,17 +117,12 @@ def test_a_config_of_another_model_is_noticed(checkpoint: Make, overrides: dict[
     fails(request, message)
 
 
-def test_an_absent_model_is_named(checkpoint: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_model_or_an_unreadable_tokenizer_is_named(checkpoint: Make) -> None:
     request = checkpoint(*UNTIED)
+    (Path(request.checkpoint).parent / "tokenizer/tokenizer.json").write_text('{"version"')
+    fails(request, r"loading the tokenizer .*/tokenizer failed")
     change_policy(request, model_name="./no such model")
     fails(request, r"loading the model config \./no such model failed: .*Check policy.model_name")
-
-
-def test_an_unreadable_tokenizer_is_named(checkpoint: Make) -> None:
-    request = checkpoint(*UNTIED)
-    folder = Path(request.checkpoint).parent / "tokenizer"
-    (folder / "tokenizer.json").write_text('{"version"')
-    fails(request, r"loading the tokenizer .*/tokenizer failed")
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(checkpoint: Make) -> None:
@@ -147,28 +134,26 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(checkpoint: Make
     fails(request, "the tokenizer has token ids up to 1,024, but the model only has 1,024 embeddings")
 
 
-def test_a_checkpoint_without_a_model_is_refused(checkpoint: Make) -> None:
+@pytest.mark.parametrize(
+    ("diverged", "message"),
+    [
+        (False, "holds no tensors of a model, only: model.optim.lr"),
+        (True, "logits are not finite numbers: the training"),
+    ],
+)
+def test_a_checkpoint_without_a_model_or_of_a_diverged_one_is_refused(
+    checkpoint: Make, diverged: bool, message: str
+) -> None:
     request = checkpoint(*UNTIED)
-    shutil.rmtree(request.checkpoint)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save({"model": {"optim": {"lr": 1e-6}}}, checkpoint_id=request.checkpoint, no_dist=True)
-    fails(request, "holds no tensors of a model, only: model.optim.lr")
-
-
-def test_weights_that_diverged_are_refused(checkpoint: Make) -> None:
-    request = checkpoint(*UNTIED)
-    names = json.loads((Path(request.checkpoint).parents[2] / "model" / "config.json").read_text())
-    from tests.external.conversion.dcp_files import reference
-
-    state = reference(Path(request.checkpoint).parents[2], 0).state_dict()
-    assert names["vocab_size"] == len(state["lm_head.weight"])
-    state["model.norm.weight"].fill_(torch.nan)
+    state: dict[str, Any] = {"optim": {"lr": 1e-6}}
+    if diverged:
+        state = reference(Path(request.checkpoint).parents[2], 0).state_dict()
+        state["model.norm.weight"].fill_(torch.nan)
     shutil.rmtree(request.checkpoint)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.save({"model": state}, checkpoint_id=request.checkpoint, no_dist=True)
-    fails(request, "logits are not finite numbers: the training has diverged")
+    fails(request, message)
 
 
 FULL_DISK = """

@@ -1,4 +1,4 @@
-"""The command as processes: racing for one conversion, killed, stopped."""
+"""The command as processes that are killed or stopped; the unit tests hold what happens in a race for a conversion."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
+from rollyard.launchers.conversion.cache import ConversionRequest, is_converted
 from tests.external.conversion.conftest import Make
 from tests.support.waiting import deadline_s, eventually
 
 OPTIONS = ("--world", "2", "--dtype", "bfloat16")
-JOBS = 4
-
 
 ACQUIRED = "Acquired lock, converting DCP to HF format...\n"
 WAITING = "Another process is converting, waiting for completion...\n"
@@ -44,18 +40,6 @@ def output_of(process: subprocess.Popen[str]) -> str:
 def left_by(request: ConversionRequest, pattern: str = "*.tmp.*") -> Iterator[Path]:
     """Files of conversions that have not ended."""
     return Path(request.environ["LOG"]).rglob(pattern)
-
-
-@pytest.mark.parametrize("options", [(), ("--force-token", "sweep1")])
-def test_exactly_one_of_several_jobs_converts(checkpoint: Make, options: tuple[str, ...]) -> None:
-    request = checkpoint(*OPTIONS)
-    processes = [start(request, *options) for _ in range(JOBS)]
-    outputs = [output_of(process).splitlines() for process in processes]
-    assert [process.returncode for process in processes] == [0] * JOBS, outputs
-    path = conversion_target(request)
-    assert {lines[-1] for lines in outputs} == {str(path)}
-    assert sum(CONVERTED + str(path) in lines for lines in outputs) == 1
-    assert {p.name for p in path.parent.iterdir() if p.name[0] != "."} == {path.name}
 
 
 def test_after_jobs_that_were_killed_the_next_one_succeeds(checkpoint: Make) -> None:
@@ -93,24 +77,3 @@ def test_a_job_that_is_stopped_leaves_nothing_and_a_waiting_job_converts(checkpo
     output = output_of(second)
     assert second.returncode == 0 and CONVERTED in output
     assert not list(left_by(request))
-
-
-def test_a_forced_conversion_of_a_launch_leaves_the_files_of_readers(checkpoint: Make) -> None:
-    request = checkpoint(*OPTIONS)
-    output_of(start(request))
-    path = conversion_target(request)
-    before = {file: (file.stat().st_ino, file.read_bytes()) for file in path.rglob("*")}
-    forced = output_of(start(request, "--force-conversion")).splitlines()[-1]
-    assert forced == f"{path}-2"
-    assert {file: (file.stat().st_ino, file.read_bytes()) for file in path.rglob("*")} == before
-
-
-def test_a_damaged_checkpoint_fails_every_waiting_job_with_its_reason(checkpoint: Make) -> None:
-    request = checkpoint(*OPTIONS)
-    file = Path(request.checkpoint) / "__0_0.distcp"
-    file.write_bytes(file.read_bytes()[:-1000])
-    processes = [start(request) for _ in range(3)]
-    outputs = [output_of(process) for process in processes]
-    assert [process.returncode for process in processes] == [1] * 3
-    assert all("__0_0.distcp is truncated" in output for output in outputs)
-    eventually("the lock is released", lambda: not is_converted(request))

@@ -98,14 +98,6 @@ def test_large_models_are_split_into_files_with_an_index(checkpoint: Make) -> No
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(path)), logits(original(request, options)))
 
 
-def test_the_layout_of_the_ranks_does_not_matter(checkpoint: Make) -> None:
-    stored = []
-    for world in ("1", "4"):
-        path, _, _ = run(checkpoint("--world", world, "--tied"))
-        stored.append((path / "model.safetensors").read_bytes())
-    assert stored[0] == stored[1]
-
-
 def test_overrides_of_the_config_are_applied(checkpoint: Make) -> None:
     request = checkpoint("--world", "2", "--dtype", "bfloat16")
     change_policy(request, hf_overrides={"max_position_embeddings": 77})

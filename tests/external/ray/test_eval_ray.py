@@ -42,4 +42,4 @@ async def test_a_cluster_of_its_own_answers_and_leaves_no_process_and_no_file(tm
 
 
 def _title(root: Path) -> list[str]:
-    return EvalFolder(root).ray_log.read_text().splitlines()[0].split()
+    return EvalFolder(root).log("ray_head").read_text().splitlines()[0].split()

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import processes_with
 from tests.support.waiting import deadline_s, eventually
@@ -90,22 +91,16 @@ class Cluster:
         run = self.folder / "run"
         (run / "munge.key").write_bytes(os.urandom(1024))
         (run / "munge.key").chmod(0o400)
-        self._command(
-            "munged",
-            "--force",
-            f"--socket={run}/munge.socket",
-            f"--key-file={run}/munge.key",
-            f"--pid-file={run}/munged.pid",
-            f"--log-file={self.folder}/log/munged.log",
-            f"--seed-file={run}/munge.seed",
-        )
-        self._command("slurmctld", "-c", "-f", str(self.folder / "slurm.conf"))
+        files = (f"--{option}={run}/munge.{end}" for option, end in (("key-file", "key"), ("seed-file", "seed")))
+        log = f"--log-file={self.folder}/log/munged.log"
+        self.client("munged", "--force", f"--socket={run}/munge.socket", f"--pid-file={run}/munged.pid", log, *files)
+        self.client("slurmctld", "-c", "-f", str(self.folder / "slurm.conf"))
         for node in NODES:
             self.start_node(node)
         eventually("two idle nodes", lambda: self.idle_nodes() == set(NODES))
 
     def start_node(self, node: str) -> None:
-        self._command("slurmd", "-N", node, "-f", str(self.folder / "slurm.conf"))
+        self.client("slurmd", "-N", node, "-f", str(self.folder / "slurm.conf"))
 
     def idle_nodes(self) -> set[str]:
         return set(self.client("sinfo", "-h", "-N", "-t", "idle", "-p", "batch", "-o", "%N").split())
@@ -115,18 +110,11 @@ class Cluster:
         return int((self.folder / "run" / f"{daemon}.pid").read_text())
 
     def client(self, *command: str) -> str:
-        """Run a client command and return its output."""
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=deadline_s(),
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        """Run a command and return its output."""
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(command, env=self.environment, timeout=deadline_s(), check=False, **streams)
         assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return str(done.stdout)
 
     def final_states(self, job_id: str) -> list[str]:
         """The states in which runs of a job ended, from the job completion file, which is never purged."""
@@ -161,12 +149,6 @@ class Cluster:
         for number in range(8):
             os.mknod(f"{devices}{number}", 0o666 | 0o020000, os.makedev(1, 3))
         (self.folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={devices}[0-7]\n")
-
-    def _command(self, *command: str) -> None:
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=deadline_s(), check=False
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 @contextlib.contextmanager

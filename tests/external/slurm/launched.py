@@ -100,21 +100,16 @@ class Launcher:
     def spec(self, program: str, *arguments: str, **settings: Any) -> JobSpec:
         """A job that runs a Python program. It notes its process id first, and `START` is the number of its start."""
         self._number += 1
-        folder = settings.pop("folder", self._folder / f"job {self._number} 'of' $(tests) 100%j")
+        folder = self._folder / f"job {self._number} 'of' $(tests) 100%j"
         counted = (
             "import os, pathlib, signal, sys, time\n"
             f"started = pathlib.Path({str(folder / 'started')!r})\n"
             "with started.open('a') as file: file.write(f'{os.getpid()}\\n')\n"
             "START = len(started.read_text().split())\n"
         )
-        python = settings.pop("python", sys.executable)
-        defaults = {"time": "10", "gpus_per_node": 0, "drain_before_s": 0}
-        return JobSpec(
-            name=settings.pop("name", f"test {self._number}"),
-            folder=folder,
-            command=(python, "-c", counted + program, *arguments),
-            **{**defaults, **settings},
-        )
+        command = (settings.pop("python", sys.executable), "-c", counted + program, *arguments)
+        defaults = {"name": f"test {self._number}", "time": "10", "gpus_per_node": 0, "drain_before_s": 0}
+        return JobSpec(folder=folder, command=command, **{**defaults, **settings})
 
     def submit(self, program: str, *arguments: str, **settings: Any) -> Launched:
         return self.submit_spec(self.spec(program, *arguments, **settings))
@@ -143,18 +138,9 @@ class Launcher:
         self.cluster.client("scontrol", "hold", forgotten.queued()[-1].job_id)
         os.kill(runner, signal.SIGKILL)
         if RAY is not None:
-            self.slow["ray"] = self.submit_spec(
-                self.spec(
-                    NODES,
-                    python=str(RAY / "python"),
-                    nodes=2,
-                    gpus_per_node=2,
-                    ray_address_argument="+ray_head_node_address=",
-                    max_retries=0,
-                    sbatch_args=("--cpus-per-task=2",),
-                ),
-                RAY,
-            )
+            two_nodes: dict[str, Any] = {"nodes": 2, "gpus_per_node": 2, "sbatch_args": ("--cpus-per-task=2",)}
+            two_nodes |= {"ray_address_argument": "+ray_head_node_address=", "max_retries": 0}
+            self.slow["ray"] = self.submit_spec(self.spec(NODES, python=str(RAY / "python"), **two_nodes), RAY)
         self.slow["killed"] = self.submit("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", chain=False, **on_n1)
 
     def _program(self, name: str, text: str) -> Path:

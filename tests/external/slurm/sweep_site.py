@@ -46,10 +46,7 @@ class SweepSite:
         self.root = root
         self.cluster = cluster
         self.log = root / "log"
-        self.checkpoint = (
-            *("--dcp-ckpt-path", "step_7/policy/weights/"),
-            *("--dcp-config", "step_7/config.yaml"),
-        )
+        self.checkpoint = (*("--dcp-ckpt-path", "step_7/policy/weights/"), *("--dcp-config", "step_7/config.yaml"))
         (root / "examples/configs").mkdir(parents=True)
         text = CONFIG.format(
             default=INSTALLED / "configs/nemo_rl_eval.yaml", root=root, python=sys.executable, vllm=VLLM
@@ -135,20 +132,11 @@ class SweepSite:
         gsm8k, math = (
             read_rows(INSTALLED / f"resources_servers/{name}/data/example.jsonl") for name in ("gsm8k", "math")
         )
-        self._clone(
-            "openai/gsm8k/main",
-            [{"question": row["question"], "answer": f"#### {row['expected_answer']}"} for row in gsm8k],
-        )
-        rows = [
-            {
-                "problem": row["problem"],
-                "answer": row["expected_answer"],
-                "subject": row["subject"],
-                "level": row["level"],
-            }
-            for row in math
-        ]
-        self._clone("HuggingFaceH4/MATH-500", rows)
+        questions = [{"question": row["question"], "answer": f"#### {row['expected_answer']}"} for row in gsm8k]
+        self._clone("openai/gsm8k/main", questions)
+        kept = ("problem", "subject", "level")
+        problems = [{**{key: row[key] for key in kept}, "answer": row["expected_answer"]} for row in math]
+        self._clone("HuggingFaceH4/MATH-500", problems)
         self.answers = {row.get("question") or row["problem"]: row["expected_answer"] for row in (*gsm8k, *math)}
 
     def _clone(self, name: str, rows: list[dict[str, Any]]) -> None:

@@ -51,16 +51,8 @@ def test_a_command_in_pyxis_gets_gpus_and_is_told_to_stop(launcher: Launcher, pr
         "print('GPUS', os.environ.get('CUDA_VISIBLE_DEVICES'), len(os.sched_getaffinity(0)), flush=True)\n"
         "if START == 1: time.sleep(600)"
     )
-    job = submitted(
-        launcher,
-        program,
-        programs,
-        container_runtime="pyxis",
-        mounts=("/a:/b", "/c"),
-        gpus_per_node=2,
-        time="1",
-        drain_before_s=57,
-    )
+    settings: dict[str, Any] = {"mounts": ("/a:/b", "/c"), "gpus_per_node": 2, "time": "1", "drain_before_s": 57}
+    job = submitted(launcher, program, programs, container_runtime="pyxis", **settings)
     assert job.until_over() == JobState.COMPLETED
     assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
     assert "PYXIS --container-image=an image" in job.log()

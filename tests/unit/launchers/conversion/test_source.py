@@ -37,6 +37,11 @@ def test_the_key_does_not_depend_on_place_and_time(tmp_path: Path) -> None:
         assert key(moved) == key(request)
 
 
+@pytest.fixture
+def asked(tmp_path: Path) -> ConversionRequest:
+    return write_checkpoint(tmp_path)
+
+
 def test_overwritten_weights_of_the_same_size_and_time_have_another_key(tmp_path: Path) -> None:
     """B3: the key was a hash of paths, so that stale weights were evaluated."""
     request = write_checkpoint(tmp_path, b"a" * 5_000_000)
@@ -49,54 +54,46 @@ def test_overwritten_weights_of_the_same_size_and_time_have_another_key(tmp_path
     assert key(request) != before
 
 
-@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
-def test_each_file_counts(tmp_path: Path, name: str) -> None:
-    request = write_checkpoint(tmp_path)
-    before = key(request)
-    (weights(request) / name).write_bytes(b"changed")
-    assert key(request) != before
+@pytest.mark.parametrize(("name", "counts"), [(".metadata", True), ("__0_0.distcp", True), ("notes.txt", False)])
+def test_each_file_of_the_checkpoint_counts_and_no_other(asked: ConversionRequest, name: str, counts: bool) -> None:
+    before = key(asked)
+    (weights(asked) / name).write_bytes(b"changed")
+    assert (key(asked) != before) == counts
 
 
-def test_files_that_are_not_part_of_the_checkpoint_do_not_count(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    before = key(request)
-    (weights(request) / "notes.txt").write_text("a good one")
-    assert key(request) == before
-
-
-def test_only_the_relevant_part_of_the_config_counts(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    before = key(request)
+def test_only_the_relevant_part_of_the_config_counts(asked: ConversionRequest) -> None:
+    before = key(asked)
 
     def with_policy(**policy: object) -> str:
-        Path(request.config).write_text(yaml.safe_dump({"policy": policy, "grpo": {"seed": 3}}))
-        return key(request)
+        Path(asked.config).write_text(yaml.safe_dump({"policy": policy, "grpo": {"seed": 3}}))
+        return key(asked)
 
     assert with_policy(model_name="some/model", learning_rate=1e-6) == before
-    others = [
-        with_policy(model_name="other/model"),
-        with_policy(model_name="some/model", tokenizer={"name": "other/tokenizer"}),
-        with_policy(model_name="some/model", hf_overrides={"tie_word_embeddings": False}),
-        with_policy(model_name="some/model", hf_config_overrides={"max_position_embeddings": 1}),
+    changes: list[dict[str, object]] = [
+        {"model_name": "other/model"},
+        {"tokenizer": {"name": "other/tokenizer"}},
+        {"hf_overrides": {"tie_word_embeddings": False}},
+        {"hf_config_overrides": {"max_position_embeddings": 1}},
     ]
-    assert len({before, *others}) == 5
+    assert len({before, *(with_policy(**{"model_name": "some/model", **one}) for one in changes)}) == 5
 
 
-def test_a_local_models_config_and_the_saved_tokenizer_count_by_content(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
+def test_a_local_models_config_and_the_saved_tokenizer_count_by_content(
+    asked: ConversionRequest, tmp_path: Path
+) -> None:
     keys = set()
     for name in ("base", "copy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
-        Path(request.config).write_text(yaml.safe_dump({"policy": {"model_name": str(tmp_path / name)}}))
-        keys.add(key(request))
+        Path(asked.config).write_text(yaml.safe_dump({"policy": {"model_name": str(tmp_path / name)}}))
+        keys.add(key(asked))
     assert len(keys) == 1
-    (tmp_path / "copy" / "config.json").write_text('{"vocab_size": 3}')
-    keys.add(key(request))
-    (weights(request).parent / "tokenizer").mkdir()
-    (weights(request).parent / "tokenizer" / "tokenizer.json").write_text("{}")
-    keys.add(key(request))
-    assert len(keys) == 3
+    (tmp_path / "copy/config.json").write_text('{"vocab_size": 3}')
+    keys.add(key(asked))
+    tokenizer = weights(asked).parent / "tokenizer"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.json").write_text("{}")
+    assert len({*keys, key(asked)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -109,11 +106,10 @@ def test_a_local_models_config_and_the_saved_tokenizer_count_by_content(tmp_path
         ("policy: {model_name: m, hf_overrides: [1]}", "expected a mapping"),
     ],
 )
-def test_a_config_without_a_model_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    request = write_checkpoint(tmp_path)
-    Path(request.config).write_text(text)
+def test_a_config_without_a_model_is_refused(asked: ConversionRequest, text: str, message: str) -> None:
+    Path(asked.config).write_text(text)
     with pytest.raises(OperatorError, match=message):
-        request.read()
+        asked.read()
 
 
 @pytest.mark.parametrize(
@@ -128,13 +124,14 @@ def test_a_config_without_a_model_is_refused(tmp_path: Path, text: str, message:
         ({"hf_path": "grpo/step_170/policy"}, "each other"),
     ],
 )
-def test_what_cannot_be_converted_is_refused(tmp_path: Path, change: dict[str, str], message: str) -> None:
-    request = write_checkpoint(tmp_path)
+def test_what_cannot_be_converted_is_refused(
+    asked: ConversionRequest, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
     (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "model.safetensors").touch()
+    (tmp_path / "hf/model.safetensors").touch()
     changed: dict[str, Any] = {key: tmp_path / path for key, path in change.items()}
     with pytest.raises(OperatorError, match=message):
-        replace(request, **changed).read()
+        replace(asked, **changed).read()
 
 
 def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
@@ -144,40 +141,29 @@ def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_unchanged_file_is_read_once(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    folder = weights(request)
+def test_an_unchanged_file_is_read_once_unless_its_stored_digest_is_damaged(
+    asked: ConversionRequest, tmp_path: Path
+) -> None:
+    folder, name = weights(asked), "__0_0.distcp"
+    Digests(tmp_path / "store", clock=lambda: folder.stat().st_ctime).of(folder, [name])
+    assert not (tmp_path / "store").exists()  # the file has just changed, and may change again
     later = Digests(tmp_path / "store", clock=lambda: folder.stat().st_ctime + 60)
-    first = later.of(folder, ["__0_0.distcp"])
-    state = first["__0_0.distcp"][0]
+    first = later.of(folder, [name])
+    state, digest = first[name]
+    (store,) = (tmp_path / "store").iterdir()
+    for content in ("", "[]", '{"__0_0.distcp": 3}', "\x00" * 100):
+        store.write_text(content)
+        assert later.of(folder, [name]) == first
     # A stored digest that is wrong shows that it is used.
-    (store,) = (tmp_path / "store").iterdir()
-    store.write_text(store.read_text().replace(first["__0_0.distcp"][1], "stored"))
-    assert later.of(folder, ["__0_0.distcp"]) == {"__0_0.distcp": (state, "stored")}
-    (folder / "__0_0.distcp").write_bytes(b"changed")
-    assert later.of(folder, ["__0_0.distcp"])["__0_0.distcp"][1] == digest_of(folder / "__0_0.distcp")
+    store.write_text(store.read_text().replace(digest, "stored"))
+    assert later.of(folder, [name]) == {name: (state, "stored")}
+    (folder / name).write_bytes(b"changed")
+    assert later.of(folder, [name])[name][1] == digest_of(folder / name)
 
 
-def test_the_digest_of_a_file_that_has_just_changed_is_not_stored(tmp_path: Path) -> None:
-    folder = weights(write_checkpoint(tmp_path))
-    Digests(tmp_path / "store", clock=lambda: folder.stat().st_ctime).of(folder, ["__0_0.distcp"])
-    assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"__0_0.distcp": 3}', "\x00" * 100])
-def test_a_damaged_store_of_digests_is_ignored(tmp_path: Path, content: str) -> None:
-    folder = weights(write_checkpoint(tmp_path))
-    digests = Digests(tmp_path / "store", clock=lambda: folder.stat().st_ctime + 60)
-    before = digests.of(folder, ["__0_0.distcp"])
-    (store,) = (tmp_path / "store").iterdir()
-    store.write_text(content)
-    assert digests.of(folder, ["__0_0.distcp"]) == before
-
-
-def test_a_checkpoint_that_changes_during_the_conversion_is_noticed(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    source, _ = request.read()
+def test_a_checkpoint_that_changes_during_the_conversion_is_noticed(asked: ConversionRequest) -> None:
+    source, _ = asked.read()
     source.require_unchanged()
-    (weights(request) / "__1_0.distcp").write_bytes(b"another step")
+    (weights(asked) / "__1_0.distcp").write_bytes(b"another step")
     with pytest.raises(RunError, match=r"__1_0.distcp changed"):
         source.require_unchanged()

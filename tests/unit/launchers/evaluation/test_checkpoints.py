@@ -11,24 +11,15 @@ import pytest
 from rollyard.launchers.evaluation.checkpoints import LocalSource, find_missing_part, stage, step_of
 from tests.unit.launchers.evaluation.checkpoint_files import checkpoint, safetensors
 
+STEPS = """
+    step_100 100, checkpoint-2000 2000, run2_step40 40, global_step_7_hf 7, qwen3-1.7b_300 300, 0100 100,
+    final None, mixed_lr1e5_curriculum_final None, Qwen3-1.7B-Base None, Qwen3-4B None
+"""
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("step_100", 100),
-        ("checkpoint-2000", 2000),
-        ("run2_step40", 40),
-        ("global_step_7_hf", 7),
-        ("qwen3-1.7b_300", 300),
-        ("0100", 100),
-        ("final", None),
-        ("mixed_lr1e5_curriculum_final", None),
-        ("Qwen3-1.7B-Base", None),
-        ("Qwen3-4B", None),
-    ],
-)
-def test_the_step_is_a_number_after_step_or_checkpoint_or_at_the_end_of_the_name(name: str, step: int | None) -> None:
-    assert step_of(name) == step
+
+@pytest.mark.parametrize(("name", "step"), [entry.split() for entry in STEPS.split(",")])
+def test_the_step_is_a_number_after_step_or_checkpoint_or_at_the_end_of_the_name(name: str, step: str) -> None:
+    assert str(step_of(name)) == step
 
 
 @pytest.mark.parametrize(
@@ -55,37 +46,24 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path: Path, file: str, content: by
 
 def test_weights_that_the_index_does_not_name_are_staged_without_the_index(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
-    index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
-    (folder / "model.safetensors.index.json").write_bytes(orjson.dumps(index))
+    index = folder / "model.safetensors.index.json"
+    index.write_bytes(orjson.dumps({"weight_map": {"w": "model-00001-of-00001.safetensors"}}))
     assert find_missing_part(folder) == ""
     staged = stage(folder, tmp_path / "staged")
     assert sorted(path.name for path in staged.iterdir()) == ["config.json", "model.safetensors"]
     assert (staged / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "model.safetensors.index.json",
-    ]
+    assert index.is_file()
+    loadable = checkpoint(tmp_path / "two", "a.safetensors", "b.safetensors", index=True)
+    assert stage(loadable, tmp_path / "staged") == loadable
 
 
-def test_a_checkpoint_that_vllm_can_load_is_used_in_place(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
-    assert stage(folder, tmp_path / "staged") == folder
-
-
-@pytest.mark.parametrize("name", ["tmp-checkpoint-9", ".step_9", "step_9.tmp", "step_9.partial", "step-9-incomplete"])
-def test_a_temporary_name_is_not_a_checkpoint(tmp_path: Path, name: str) -> None:
-    for folder in (name, "checkpoint-10", "checkpoint-9"):
+def test_temporary_names_and_links_to_a_checkpoint_in_the_same_folder_are_no_checkpoints(tmp_path: Path) -> None:
+    temporary = ("tmp-checkpoint-9", ".step_9", "step_9.tmp", "step_9.partial", "step-9-incomplete")
+    for folder in ("watched/step_10", "other/step_9", *(f"watched/{name}" for name in temporary)):
         checkpoint(tmp_path / folder)
-    assert LocalSource(tmp_path).names() == ["checkpoint-9", "checkpoint-10"]
-
-
-def test_a_link_to_a_checkpoint_in_the_same_folder_is_ignored(tmp_path: Path) -> None:
-    checkpoint(tmp_path / "other/step_2")
-    checkpoint(tmp_path / "watched/step_1")
-    (tmp_path / "watched/latest").symlink_to("step_1")
-    (tmp_path / "watched/step_2").symlink_to(tmp_path / "other/step_2")
-    assert LocalSource(tmp_path / "watched").names() == ["step_1", "step_2"]
+    (tmp_path / "watched/latest").symlink_to("step_10")
+    (tmp_path / "watched/step_9").symlink_to(tmp_path / "other/step_9")
+    assert LocalSource(tmp_path / "watched").names() == ["step_9", "step_10"]
 
 
 @pytest.mark.parametrize("index", [False, True])

@@ -13,28 +13,24 @@ from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.settings_file import dump_settings
 
 
-def load(folder: Path, *overrides: str, path: str | None = "x.yaml") -> EvalConfig:
+def load(folder: Path, *overrides: str, path: str | None = "x.yaml", text: str | None = None) -> EvalConfig:
+    if text is not None:
+        (folder / "x.yaml").write_text(text)
     return load_eval_config(path, parse_overrides(overrides), [folder, INSTALLED])
 
 
 def test_a_file_is_found_in_the_folder_its_configs_and_the_installed_package(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/x.yaml").write_text("model: builtin\noutput_dir: out")
-    assert load(tmp_path).output_dir == Path("out")
-    assert load(tmp_path, path="configs/x.yaml").output_dir == Path("out")
-    assert load(tmp_path, path="sokoban_eval.yaml").environments == ("grl_sokoban",)
-
-
-@pytest.mark.parametrize("name", ["sokoban_eval.yaml", "qwen3_4b_eval.yaml"])
-def test_the_shipped_configs_are_valid(tmp_path: Path, name: str) -> None:
-    assert load(tmp_path, path=name).num_repeats == 16
+    assert load(tmp_path).output_dir == load(tmp_path, path="configs/x.yaml").output_dir == Path("out")
+    for shipped in ("sokoban_eval.yaml", "qwen3_4b_eval.yaml"):
+        assert load(tmp_path, path=shipped).num_repeats == 16
 
 
 def test_overrides_replace_values_and_merge_into_mappings(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(
-        "output_dir: out\nvllm: {port: 1, dtype: float16}\nresponses_create_params: {temperature: 0.8, top_p: 0.9}"
-    )
-    config = load(tmp_path, "vllm.port=2", "+responses_create_params.temperature=0", "num_repeats=3", "+output_dir=b")
+    sampling = "responses_create_params: {temperature: 0.8, top_p: 0.9}"
+    overrides = ("vllm.port=2", "+responses_create_params.temperature=0", "num_repeats=3", "+output_dir=b")
+    config = load(tmp_path, *overrides, text=f"output_dir: out\nvllm: {{port: 1, dtype: float16}}\n{sampling}")
     assert (config.vllm.port, config.vllm.dtype, config.num_repeats) == (2, "float16", 3)
     assert config.responses_create_params == {"temperature": 0, "top_p": 0.9}
     assert load(tmp_path, "~vllm.port").vllm.port is None
@@ -46,26 +42,25 @@ def test_text_keeps_its_spelling_and_a_single_value_becomes_a_list(tmp_path: Pat
     assert str(config.output_dir) == "1e3"
 
 
-def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("output_dir: out\nnum_repeat: 3")
-    with pytest.raises(OperatorError, match="did you mean 'num_repeats'"):
-        load(tmp_path)
-    (tmp_path / "x.yaml").write_text("output_dir: out\nvllm: {prot: 3}")
-    with pytest.raises(OperatorError, match="'port'"):
-        load(tmp_path)
-
-
 def test_values_may_refer_to_each_other_and_to_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEP", "7")
-    (tmp_path / "x.yaml").write_text("model: vllm/ckpt\noutput_dir: out/${model}/${oc.env:STEP}")
-    assert load(tmp_path).output_dir == Path("out/vllm/ckpt/7")
-    (tmp_path / "x.yaml").write_text("output_dir: ${oc.env:UNSET_VARIABLE_7}")
-    with pytest.raises(OperatorError, match="UNSET_VARIABLE_7"):
-        load(tmp_path)
+    text = "model: vllm/ckpt\noutput_dir: out/${model}/${oc.env:STEP}"
+    assert load(tmp_path, text=text).output_dir == Path("out/vllm/ckpt/7")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("output_dir: out\nnum_repeat: 3", "did you mean 'num_repeats'"),
+        ("output_dir: out\nvllm: {prot: 3}", "'port'"),
+        ("output_dir: ${oc.env:UNSET_VARIABLE_7}", "UNSET_VARIABLE_7"),
+    ],
+)
+def test_an_unknown_key_or_variable_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(OperatorError, match=named):
+        load(tmp_path, text=text)
 
 
 @pytest.mark.parametrize("text", ["${oc.env:KEY}", "a\\${b}", "plain"])
 def test_a_stored_value_stays_text_even_if_it_looks_like_a_reference(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "eval_config.yaml"
-    file.write_text(dump_settings({"output_dir": "x", "overrides": [text]}))
-    assert load_eval_config(str(file), [], [tmp_path]).overrides == (text,)
+    assert load(tmp_path, text=dump_settings({"output_dir": "x", "overrides": [text]})).overrides == (text,)

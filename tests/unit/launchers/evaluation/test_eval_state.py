@@ -23,11 +23,14 @@ from rollyard.launchers.evaluation.eval_state import (
     locked,
     new_state,
     read_state,
+    start_ticks,
     write_state,
 )
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rollout_keys import Shard
 from tests.support.waiting import until
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 def evaluation(here: Path, run_id: str, started: str, shard: str | None = None) -> EvalFolder:
@@ -35,56 +38,43 @@ def evaluation(here: Path, run_id: str, started: str, shard: str | None = None) 
     folder = EvalFolder(here / f"out-{run_id}", Shard.parse(shard))
     folder.own.mkdir(parents=True)
     write_state(folder.state, new_state(run_id, folder.root, shard, 1))
-    record = {"id": run_id, "folder": str(folder.root), "shard": shard}
     (here / RECORDS).mkdir(parents=True, exist_ok=True)
+    record = {"id": run_id, "folder": str(folder.root), "shard": shard}
     (here / RECORDS / f"{started}-{run_id}.json").write_bytes(orjson.dumps(record))
     return folder
 
 
-def test_a_state_is_alive_only_with_its_own_process(tmp_path: Path) -> None:
+def test_a_state_is_alive_only_with_its_own_process_and_a_torn_or_missing_one_is_none(tmp_path: Path) -> None:
     state = new_state("a", tmp_path, None, 3)
     assert is_alive(state)
+    (tmp_path / "torn.json").write_text(state.model_dump_json()[:-9])
+    assert read_state(tmp_path / "torn.json") is read_state(tmp_path / "missing.json") is None
     assert not is_alive(state.model_copy(update={"started_ticks": state.started_ticks + 1})), "a reused process id"
     assert not is_alive(state.model_copy(update={"host": "another"}))
 
 
-def test_a_torn_or_missing_state_is_none(tmp_path: Path) -> None:
-    assert read_state(tmp_path / "eval_state.json") is None
-    (tmp_path / "eval_state.json").write_text('{"id": "a", "fol')
-    assert read_state(tmp_path / "eval_state.json") is None
-
-
-def test_the_newest_evaluation_of_this_folder_is_found_from_any_folder_below_it(tmp_path: Path) -> None:
-    evaluation(tmp_path, "old", "20260101-000000")
-    evaluation(tmp_path, "new", "20260102-000000")
-    (tmp_path / "a/b").mkdir(parents=True)
-    for here in (tmp_path, tmp_path / "a/b"):
-        assert find_eval(here, None).folder.root.name == "out-new"
-        assert find_eval(here, "old").folder.root.name == "out-old"
-
-
-def test_an_evaluation_is_found_by_its_folder_and_from_within_it(tmp_path: Path) -> None:
+def test_an_evaluation_is_found_by_its_id_its_folder_from_within_it_or_as_the_newest(tmp_path: Path) -> None:
     old = evaluation(tmp_path, "old", "20260101-000000")
     evaluation(tmp_path, "new", "20260102-000000")
     old.logs.mkdir()
-    assert find_eval(tmp_path, "out-old").folder == old
-    assert find_eval(old.logs, None).folder == old
-    assert find_eval(old.root, None).folder == old
-
-
-def test_the_folder_of_a_shard_is_an_evaluation_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    for here in (tmp_path, tmp_path / "a/b"):
+        assert find_eval(here, None).folder.root.name == "out-new"
+        assert find_eval(here, "old").folder == old
+    for here, name in ((tmp_path, "out-old"), (old.logs, None), (old.root, None)):
+        assert find_eval(here, name).folder == old
     shard = evaluation(tmp_path, "a", "20260101-000000", shard="2/4")
-    assert find_eval(tmp_path, "out-a/shards/2-of-4").folder == shard
-    assert find_eval(tmp_path, "a").folder == shard
+    for name in ("out-a/shards/2-of-4", "a"):
+        assert find_eval(tmp_path, name).folder == shard
 
 
-def test_an_unknown_evaluation_is_refused(tmp_path: Path) -> None:
-    for name in (None, "x"):
-        with pytest.raises(OperatorError, match="no evaluation"):
-            find_eval(tmp_path, name)
+@pytest.mark.parametrize("name", [None, "x"])
+def test_an_unknown_evaluation_is_refused(tmp_path: Path, name: str | None) -> None:
+    with pytest.raises(OperatorError, match="no evaluation"):
+        find_eval(tmp_path, name)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@needs_root
 def test_the_records_of_another_user_are_ignored(tmp_path: Path) -> None:
     evaluation(tmp_path, "a", "20260101-000000")
     (record,) = (tmp_path / RECORDS).iterdir()
@@ -105,10 +95,9 @@ def test_a_folder_is_locked_once_and_each_shard_has_its_own_lock(tmp_path: Path)
 
 def test_a_folder_whose_evaluation_runs_without_a_lock_is_in_use(tmp_path: Path) -> None:
     """As on a file system without locks."""
-    folder = EvalFolder(tmp_path)
-    parent = new_state("a", tmp_path, None, 1)
-    ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
-    write_state(folder.state, parent.model_copy(update={"pid": os.getppid(), "started_ticks": ticks}))
+    folder, parent = EvalFolder(tmp_path), os.getppid()
+    running = {"pid": parent, "started_ticks": start_ticks(parent)}
+    write_state(folder.state, new_state("a", tmp_path, None, 1).model_copy(update=running))
     with pytest.raises(RunError, match=r"id a, process \d+"), locked(folder):
         pass
 
@@ -129,28 +118,25 @@ async def test_a_request_in_the_folder_is_followed_once_and_an_old_one_is_not(tm
     assert find_eval(tmp_path, "a").folder == folder
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@needs_root
 async def test_the_request_of_another_user_is_ignored(tmp_path: Path) -> None:
     folder, requests = EvalFolder(tmp_path), ControlRequests()
     async with requests.follow(folder, new_state("a", tmp_path, None, 1), tmp_path):
-        given = tmp_path / "given"
-        given.write_text("stop")
-        os.chown(given, 4321, -1)
-        given.rename(folder.request)
+        (tmp_path / "given").write_text("stop")
+        os.chown(tmp_path / "given", 4321, -1)
+        (tmp_path / "given").rename(folder.request)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(requests.changed(), 5 * POLL_S)
     assert not requests.ending
 
 
 async def test_only_the_processes_that_an_evaluation_left_are_ended() -> None:
-    marks = ("left-over", "another")
-    left, other = (
-        subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: f"{mark}-{os.getpid()}"}) for mark in marks
-    )
+    run_id = f"left-over-{os.getpid()}"
+    left, other = (subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark}) for mark in (run_id, f"x{run_id}"))
     try:
-        assert await end_leftovers(f"left-over-{os.getpid()}") == 1
+        assert await end_leftovers(run_id) == 1
         assert (left.wait(10), other.poll()) == (-9, None)
-        assert await end_leftovers(f"left-over-{os.getpid()}") == 0
+        assert await end_leftovers(run_id) == 0
     finally:
         for process in (left, other):
             process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import subprocess
@@ -56,41 +55,33 @@ def lm_eval(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return run
 
 
-@contextlib.contextmanager
-def watching(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A watch in the background, blocked in its first evaluation; its output goes to `log`."""
+def ended(folder: Path, number: signal.Signals) -> int:
+    """The status of a watch that got this signal in its first evaluation, once its engine has ended."""
     (checkpoint(folder / "checkpoints/step_9") / "slow").touch()
     checkpoint(folder / "checkpoints/step_10")
-    with (folder / log).open("wb") as output:
-        command_line = [str(BIN / "ng_lm_eval"), *WATCH]
+    command_line, log = [str(BIN / "ng_lm_eval"), *WATCH], folder / "first.log"
+    with log.open("wb") as output:
         process = subprocess.Popen(command_line, cwd=folder, env=command_environ(), stdout=output, stderr=output)
     try:
-        eventually("the engine", lambda: b"engine " in (folder / log).read_bytes() or process.poll() is not None)
-        assert process.poll() is None, (folder / log).read_text()
-        yield process
+        eventually("the engine", lambda: b"engine " in log.read_bytes() or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+        process.send_signal(number)
+        status = process.wait(deadline_s())
+        wait_for_end(int(log.read_text().partition("engine ")[2].split()[0]))
+        return status
     finally:
         process.kill()
         process.wait()
 
 
-def engine_pid(log: Path) -> int:
-    return int(log.read_text().partition("engine ")[2].split()[0])
-
-
-def evaluated_models(folder: Path) -> list[str]:
-    lines = (folder / "out/calls.jsonl").read_bytes().splitlines()
-    return [next(word for word in orjson.loads(line) if "pretrained" in word).split(",")[0] for line in lines]
-
-
 def test_a_killed_watch_leaves_nothing_running_and_resumes_where_it_was(folder: Path, lm_eval: LmEval) -> None:
-    with watching(folder, "first.log") as process:
-        process.kill()
-        process.wait()
-        wait_for_end(engine_pid(folder / "first.log"))
+    assert ended(folder, signal.SIGKILL) == -9
     (folder / "checkpoints/step_9/slow").unlink()
     done, again = (lm_eval(*WATCH, "+once=true") for _ in range(2))
     assert (done.status, again.status) == (0, 0), (done.err, again.err)
-    assert [path.rpartition("_")[2] for path in evaluated_models(folder)] == ["9", "9", "10"]
+    calls = [orjson.loads(line) for line in (folder / "out/calls.jsonl").read_bytes().splitlines()]
+    models = [next(word for word in call if "pretrained" in word).split(",")[0] for call in calls]
+    assert [path.rpartition("_")[2] for path in models] == ["9", "9", "10"]
     assert "| 9 | step_9 | gsm8k |" in again.out and "| 10 | step_10 | gsm8k |" in again.out
 
 
@@ -104,28 +95,12 @@ def test_a_second_watch_into_the_same_folder_is_rejected_in_one_line(folder: Pat
 
 
 def test_ctrl_c_ends_lm_eval_and_its_engine_with_status_130(tmp_path: Path) -> None:
-    with watching(tmp_path, "first.log") as process:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(deadline_s()) == 130
-        wait_for_end(engine_pid(tmp_path / "first.log"))
+    assert ended(tmp_path, signal.SIGINT) == 130
     assert not (tmp_path / "out/lm_eval.json").exists()
 
 
-def test_a_failed_benchmark_does_not_affect_another_one(folder: Path, lm_eval: LmEval) -> None:
-    model = checkpoint(folder / "step_1")
-    (model / "broken").touch()
-    line = (f"+model={model}", "+output_dir=out", FAKE)
-    first = lm_eval(*line, "+benchmarks=ifeval")
-    other = lm_eval(*line, "+benchmarks=gsm8k:8")
-    assert (first.status, other.status) == (1, 0)
-    [failed] = [line for line in first.out.splitlines() if line.strip().startswith("failed  step_1 on ifeval: ")]
-    assert "CUDA out of memory" in failed
-    assert "failed" not in other.out
-
-
 def test_a_mistyped_task_is_rejected_with_the_nearest_name_before_any_task_runs(folder: Path, lm_eval: LmEval) -> None:
-    model = checkpoint(folder / "step_1")
-    line = (f"+model={model}", "+output_dir=out", FAKE)
+    line = (f"+model={checkpoint(folder / 'step_1')}", "+output_dir=out", FAKE)
     done = lm_eval(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]")
     assert (done.status, done.out) == (2, "")
     assert re.search(r"'ifevl'[^;]*'ifeval'[^;]*; 'gsm8k_cott'[^;]*'gsm8k_cot'[^;]*; 'xyzzy' \(", done.err)

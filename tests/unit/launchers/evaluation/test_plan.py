@@ -17,7 +17,6 @@ from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command,
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
 
-ODD = "a $(touch x) 'b' \"c\" \\ {d: [e]} \n f=g, é ${h}"
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
 
 
@@ -34,18 +33,16 @@ def endpoint(status: int = 200, *models: str, body: str | None = None) -> Iterat
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: object) -> None:
-            pass
+        def log_message(self, *_: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 async def plan_of(folder: Path, environ: dict[str, str] | None = None, **keys: Any) -> EvalPlan:
@@ -59,20 +56,17 @@ async def refusal(folder: Path, **keys: Any) -> str:
     return str(raised.value)
 
 
-async def test_an_endpoint_must_serve_the_model_and_accept_the_key(tmp_path: Path) -> None:
+async def test_an_endpoint_must_serve_the_model_and_accept_the_key_which_no_command_line_shows(tmp_path: Path) -> None:
     with endpoint(200, "tiny", "other") as url:
         plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
         assert (plan.expected, plan.agent, plan.notes) == (5, "gsm8k_agent", [])
+        assert not [word for word in [*run_command(plan), *collect_command(plan, "h:1")] if "right" in word]
+        from_environment = await plan_of(tmp_path, {"policy_api_key": "right"}, model="tiny", policy_base_url=url)
+        assert from_environment.source.api_key == "right"
         error = await refusal(tmp_path, model="tiny1", policy_base_url=url, policy_api_key="right")
         assert "'tiny'" in error and ": tiny, other" in error
         error = await refusal(tmp_path, model="tiny", policy_base_url=url, policy_api_key="wrong key")
         assert "API key" in error and "wrong key" not in error
-
-
-async def test_the_key_may_be_in_the_environment(tmp_path: Path) -> None:
-    with endpoint(200, "tiny") as url:
-        plan = await plan_of(tmp_path, {"policy_api_key": "right"}, model="tiny", policy_base_url=url)
-    assert plan.source.api_key == "right"
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, None), (200, "[]"), (200, "<html>"), (200, '{"data": 7}')])
@@ -84,12 +78,9 @@ async def test_an_endpoint_without_a_list_of_models_is_used_with_a_note(
     assert "not checked" in plan.notes[0]
 
 
-async def test_a_secret_is_not_put_into_a_command_line(tmp_path: Path) -> None:
+async def test_a_secret_among_the_overrides_is_refused(tmp_path: Path) -> None:
     key = "policy_model.responses_api_models.builtin_model.api_key"
     assert "${oc.env:NAME}" in await refusal(tmp_path, model="builtin", overrides=[f"+{key}=s3cret"])
-    with endpoint(200, "tiny") as url:
-        plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
-    assert not [word for word in [*run_command(plan), *collect_command(plan, "h:1")] if "right" in word]
 
 
 async def test_a_port_for_vllm_that_another_program_uses_is_named_before_anything_starts(tmp_path: Path) -> None:
@@ -101,23 +92,10 @@ async def test_a_port_for_vllm_that_another_program_uses_is_named_before_anythin
     assert f"port {port} " in error and "policy_base_url" in error
 
 
-async def test_the_example_rows_of_the_environments_are_the_default(tmp_path: Path) -> None:
+async def test_the_example_rows_of_the_environments_are_the_default_and_a_check_writes_nothing(tmp_path: Path) -> None:
     plan = await plan_of(tmp_path, model="builtin", input_jsonl_fpath=None)
     assert plan.input_jsonl_fpath == "resources_servers/gsm8k/data/example.jsonl"
-    several = await plan_of(
-        tmp_path, model="builtin", environments=["gsm8k", "grl_sokoban"], input_jsonl_fpath=None, num_repeats=3
-    )
-    assert several.tasks.agents == {"gsm8k_agent", "grl_sokoban_game_agent"}
-    assert several.expected == 30
-
-
-async def test_rows_for_an_unknown_agent_are_refused(tmp_path: Path) -> None:
-    row = json.loads(ROWS.read_text().splitlines()[0])
-    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "agent_ref": {"name": "gsm8k_agnet"}}))
-    error = await refusal(tmp_path, model="builtin", input_jsonl_fpath="rows.jsonl")
-    assert "did you mean 'gsm8k_agent'" in error
-
-
-async def test_a_check_writes_nothing(tmp_path: Path) -> None:
-    await plan_of(tmp_path, model="builtin")
+    both = ["gsm8k", "grl_sokoban"]
+    several = await plan_of(tmp_path, model="builtin", environments=both, input_jsonl_fpath=None, num_repeats=3)
+    assert (several.tasks.agents, several.expected) == ({"gsm8k_agent", "grl_sokoban_game_agent"}, 30)
     assert list(tmp_path.iterdir()) == []

@@ -10,13 +10,7 @@ import pytest
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
-from rollyard.launchers.evaluation.plan import (
-    check,
-    comparable_settings,
-    fingerprint,
-    run_command,
-    update_manifest,
-)
+from rollyard.launchers.evaluation.plan import check, comparable_settings, fingerprint, run_command, update_manifest
 from rollyard.records.errors import OperatorError
 from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json
@@ -41,16 +35,13 @@ def refusal(found: EvalConfig, here: Path) -> str:
     return str(raised.value)
 
 
-def test_the_seed_s_command_line_is_built() -> None:
+def test_the_seed_s_command_line_is_built_and_several_gpus_may_use_a_ray_cluster() -> None:
     found = served(config(max_model_len=8192, trust_remote_code=True, host="0.0.0.0", args=["--seed", "1"]))
     assert " ".join(serve_arguments(found, 10240)) == (
         "vllm serve Qwen/Qwen3-4B --served-model-name Qwen/Qwen3-4B --host 0.0.0.0 --port 10240 "
         "--disable-uvicorn-access-log --enable-auto-tool-choice --dtype auto --gpu-memory-utilization 0.85 "
         "--max-model-len 8192 --tool-call-parser hermes --trust-remote-code --seed 1"
     )
-
-
-def test_a_model_on_several_gpus_may_use_a_ray_cluster() -> None:
     line = " ".join(serve_arguments(served(config(tensor_parallel_size=4), ray="127.0.0.1:6379"), 1))
     assert "--tensor-parallel-size 4" in line and "--distributed-executor-backend ray" in line
 
@@ -87,11 +78,8 @@ def test_flags_that_are_settings_of_ng_eval_or_secrets_are_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("model", ["vllm/./missing", "vllm//missing", "vllm/a b/c", "vllm/$(x)/c", "vllm/name"])
-def test_what_is_neither_a_folder_nor_a_hub_name_is_refused(tmp_path: Path, model: str) -> None:
+def test_what_is_neither_a_folder_with_a_config_nor_a_hub_name_is_refused(tmp_path: Path, model: str) -> None:
     assert "hub name" in refusal(config(model), tmp_path)
-
-
-def test_a_folder_needs_a_config(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     assert "no config.json" in refusal(config("vllm/model"), tmp_path)
     (tmp_path / "model/config.json").write_text("{}")
@@ -106,44 +94,36 @@ def test_vllm_is_searched_for_in_the_path_unless_a_command_is_given(tmp_path: Pa
         find_vllm(config(command=["/missing/vllm"]).vllm, {})
 
 
-def test_the_fingerprint_changes_with_a_tensor_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    file, size = tmp_path / "model.safetensors", 8 << 20
-    file.write_bytes(bytes(size))
-    before = fingerprint(tmp_path)
-    with file.open("r+b") as opened:
-        opened.seek(3 << 20)
-        opened.write(b"x" * (1 << 20))
-    assert fingerprint(tmp_path) != before
-
-
-def test_the_fingerprint_of_a_checkpoint_changes_with_its_weights_and_not_with_its_place(tmp_path: Path) -> None:
-    for name, weights in (("a", b"1" * 5_000_000), ("b", b"1" * 5_000_000), ("c", b"1" * 4_999_999 + b"2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "model.safetensors").write_bytes(weights)
-    a, b, c = (fingerprint(tmp_path / name) for name in "abc")
-    assert a == b != c
-    (tmp_path / "a/.complete").touch()
-    assert fingerprint(tmp_path / "a") == a
-
-
-def test_files_of_the_trainer_that_are_written_after_the_weights_do_not_change_the_fingerprint(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"1")
-    before = fingerprint(tmp_path)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pt", "training_args.bin", "trainer_state.json"):
-        (tmp_path / name).write_bytes(b"2")
-    assert fingerprint(tmp_path) == before
+def test_the_fingerprint_changes_with_the_weights_and_not_with_their_place_or_files_of_the_trainer(
+    tmp_path: Path,
+) -> None:
+    size, trainer = (
+        8 << 20,
+        ("optimizer.pt", "scheduler.pt", "rng_state_0.pt", "training_args.bin", "trainer_state.json"),
+    )
+    prints = []
+    for name, at in (("a", None), ("copy", None), ("end", size - 1), ("middle", 3 << 20)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        content = bytes(size) if at is None else (bytes(at) + b"x" * (1 << 20) + bytes(size))[:size]
+        (folder / "model.safetensors").write_bytes(content)
+        prints.append(fingerprint(folder))
+    assert prints[0] == prints[1] and len(set(prints)) == 3
+    for later in (*trainer, ".complete"):
+        (tmp_path / "a" / later).write_bytes(b"2")
+    assert fingerprint(tmp_path / "a") == prints[0]
 
 
 def test_an_output_of_the_version_that_started_vllm_itself_is_continued(tmp_path: Path) -> None:
     """Its manifest has the settings of a vllm_model; those that only the user can set are still compared."""
     folder = EvalFolder(tmp_path)
-    before: Json = {"implementation": "responses_api_models/vllm_model", "entrypoint": "app.py", "model": "m"}
-    before |= {"return_token_id_information": False, "uses_reasoning_parser": True, "extra_body": {"top_k": 3}}
-    now: Json = {"implementation": "responses_api_models/local_vllm_model", "model": "/m", "dtype": "auto"}
-    now |= {"extra_body": {"top_k": 3}}
+    kept: Json = {"extra_body": {"top_k": 3}}
+    before: Json = {"implementation": "responses_api_models/vllm_model", "entrypoint": "app.py", "model": "m", **kept}
+    before |= {"return_token_id_information": False, "uses_reasoning_parser": True}
+    now: Json = {"implementation": "responses_api_models/local_vllm_model", "model": "/m", "dtype": "auto", **kept}
     identity: Json = {"num_repeats": 2, "settings": {"policy_model": before, "agent": {"max_steps": 3}}}
-    assert comparable_settings(identity)["settings"]["policy_model"] == {"extra_body": {"top_k": 3}}
+    assert comparable_settings(identity)["settings"]["policy_model"] == kept
     manifest = Manifest(identity=identity, versions={}, created=1.0)
     folder.rollouts.manifest.write_bytes(encode_manifest(manifest))
     update_manifest(folder, {"policy_model": now, "another": {}})

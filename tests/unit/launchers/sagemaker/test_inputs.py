@@ -8,27 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollyard.launchers.sagemaker.container.inputs import (
-    DownloadedModel,
-    Resolvers,
-    S3Cache,
-    rewrite,
-    with_output_dir,
-)
+from rollyard.launchers.sagemaker.container.inputs import DownloadedModel, Resolvers, S3Cache, rewrite, with_output_dir
 from rollyard.records.errors import OperatorError
 
 SOURCES: list[str | Sequence[str]] = []
 
 
+def model(path: str, source: str | Sequence[str]) -> str:
+    SOURCES.append(source)
+    return f"/models/{path.rpartition('/')[2]}"
+
+
 def resolved(text: str, model_source: str | None = None) -> str:
-    def model(path: str, source: str | Sequence[str]) -> str:
-        SOURCES.append(source)
-        return f"/models/{path.rpartition('/')[2]}"
-
-    def data(address: str) -> str:
-        return f"/data/{address.rpartition('/')[2]}"
-
-    return rewrite(text, "c.yaml", Resolvers(model, data, Path("/out"), model_source))
+    resolvers = Resolvers(model, lambda address: f"/data/{address.rpartition('/')[2]}", Path("/out"), model_source)
+    return rewrite(text, "c.yaml", resolvers)
 
 
 def test_a_path_that_is_part_of_another_value_is_not_replaced_and_everything_else_stays() -> None:
@@ -45,37 +38,31 @@ lr: 1e-5
 flag: yes
 quoted: '1e-5'
 """
-    out = resolved(text)
-    assert out == (
-        text.replace("path: Qwen/Qwen3-1.7B  #", 'path: "/models/Qwen3-1.7B"  #').replace(
-            "'Qwen/Qwen3-1.7B'}", '"/models/Qwen3-1.7B"}'
-        )
-    )
+    expected = text.replace("path: Qwen/Qwen3-1.7B  #", 'path: "/models/Qwen3-1.7B"  #')
+    assert resolved(text) == expected.replace("'Qwen/Qwen3-1.7B'}", '"/models/Qwen3-1.7B"}')
     resolved(text, "hub")
     assert SOURCES[-2:] == [["s3", "hub"], "hub"]
 
 
-def test_data_at_s3_and_the_output_folder_are_replaced() -> None:
-    text = "data:\n  datasets:\n  - {name: gsm8k, order: 's3://b/c/order.txt'}\nother: s3://b/x\noutput_dir: results\n"
-    assert yaml.safe_load(resolved(text)) == {
-        "data": {"datasets": [{"name": "gsm8k", "order": "/data/order.txt"}]},
-        "other": "s3://b/x",
-        "output_dir": "/out",
-    }
+CHECKPOINTS = "checkpoints: [{name: a, path: %s/A}, {name: b, path: %s}]"
+BOTH = "model: {path: /models/X}\ntokenizer: {path: /models/X}"
 
 
-def test_the_served_model_of_an_evaluation_is_replaced_and_other_endpoints_are_not() -> None:
-    assert yaml.safe_load(resolved("model: vllm/Qwen/Qwen3-4B")) == {"model": "vllm//models/Qwen3-4B"}
-    assert resolved("model: openai/gpt-4.1-mini") == "model: openai/gpt-4.1-mini"
-    several = yaml.safe_load(resolved("checkpoints: [{name: a, path: x/A}, {name: b, path: B}]"))
-    assert [item["path"] for item in several["checkpoints"]] == ["/models/A", "/models/B"]
-
-
-def test_anchors_and_block_texts_stay_valid() -> None:
-    text = "model:\n  path: &p Qwen/X\ntokenizer:\n  path: *p\n"
-    assert yaml.safe_load(resolved(text)) == {"model": {"path": "/models/X"}, "tokenizer": {"path": "/models/X"}}
-    text = "model:\n  path: >-\n    Qwen/X\nnext: 1\n"
-    assert yaml.safe_load(resolved(text)) == {"model": {"path": "/models/X"}, "next": 1}
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data: {datasets: [{order: 's3://b/c/order.txt'}]}", "data: {datasets: [{order: /data/order.txt}]}"),
+        ("other: s3://b/x\noutput_dir: results", "other: s3://b/x\noutput_dir: /out"),
+        ("model: vllm/Qwen/Qwen3-4B", "model: vllm//models/Qwen3-4B"),
+        ("model: openai/gpt-4.1-mini", "model: openai/gpt-4.1-mini"),
+        (CHECKPOINTS % ("x", "B"), CHECKPOINTS % ("/models", "/models/B")),
+        ("model:\n  path: &p Qwen/X\ntokenizer:\n  path: *p\n", BOTH),
+        ("model:\n  path: >-\n    Qwen/X\nnext: 1\n", "model: {path: /models/X}\nnext: 1"),
+    ],
+    ids=["data", "output", "served", "endpoint", "checkpoints", "anchor", "block"],
+)
+def test_data_at_s3_the_output_folder_and_models_that_a_job_loads_are_replaced(text: str, expected: str) -> None:
+    assert yaml.safe_load(resolved(text)) == yaml.safe_load(expected)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +107,15 @@ def test_a_model_is_local_in_s3_or_on_the_hub_in_the_order_of_the_config(tmp_pat
     cache = S3Cache(tmp_path / "cache", lambda: bucket)
     source = DownloadedModel(tmp_path, "s3://b/p/models", cache, lambda line: None)
     assert source.resolve("assets/model", "auto") == str(tmp_path / "assets/model")
-    assert source.resolve("Qwen/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")
-    assert source.resolve("/efs/hf/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")
-    assert source.resolve("Qwen/Qwen3-1.7B", "hub") == "Qwen/Qwen3-1.7B"
-    assert source.resolve("Qwen/Qwen3-1.7B", ["hub", "s3"]) == "Qwen/Qwen3-1.7B"
-    assert source.resolve("Qwen/Qwen3-4B", "auto") == "Qwen/Qwen3-4B"  # an empty prefix falls back to the hub
-    with pytest.raises(OperatorError, match=r"s3://b/p/models/Qwen3-4B/ contains no objects$"):
-        source.resolve("Qwen/Qwen3-4B", "s3")  # or fails at once
-    with pytest.raises(OperatorError, match=r"/efs/x; .*no objects; .*"):
-        source.resolve("/efs/x", "auto")
-    with pytest.raises(OperatorError, match=r"model\.source is 'S3'"):
-        source.resolve("x", "S3")
+    for path in ("Qwen/Qwen3-1.7B", "/efs/hf/Qwen3-1.7B"):
+        assert source.resolve(path, "auto").startswith(f"{tmp_path}/cache/")
+    orders: list[tuple[str, str | list[str]]] = [("Qwen/Qwen3-1.7B", "hub"), ("Qwen/Qwen3-1.7B", ["hub", "s3"])]
+    for path, order in [*orders, ("Qwen/Qwen3-4B", "auto")]:  # an empty prefix falls back to the hub
+        assert source.resolve(path, order) == path
+    for path, order, problem in (
+        ("Qwen/Qwen3-4B", "s3", r"s3://b/p/models/Qwen3-4B/ contains no objects$"),
+        ("/efs/x", "auto", r"/efs/x; .*no objects; .*"),
+        ("x", "S3", r"model\.source is 'S3'"),
+    ):
+        with pytest.raises(OperatorError, match=problem):
+            source.resolve(path, order)

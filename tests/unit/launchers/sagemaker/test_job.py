@@ -46,10 +46,9 @@ print("rest", sorted(path.name for path in checkpoints.iterdir()), flush=True)
 def root(tmp_path: Path) -> Path:
     code = tmp_path / "ml" / "code"
     code.mkdir(parents=True)
-    (code / "train.py").write_text(TRAIN)
-    (code / "evaluate.py").write_text(EVALUATE)
-    (code / "train.yaml").write_text("training: {}\n")
-    (code / "eval.yaml").write_text("tasks: 7\n")
+    files = {"train.py": TRAIN, "evaluate.py": EVALUATE, "train.yaml": "training: {}\n", "eval.yaml": "tasks: 7\n"}
+    for name, text in files.items():
+        (code / name).write_text(text)
     return code.parent
 
 
@@ -118,26 +117,19 @@ def test_the_folder_of_a_run_has_the_name_in_its_config(root: Path, run: Run, te
     assert (root / "work/run" / name / "checkpoints/step_1").is_dir()
 
 
-def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path, run: Run) -> None:
-    status, out = run(config="train.yaml", command=["python", "train.py", "fail"])
-    last_line = "train ['fail'] None"
-    assert status == 3 and f"[program] {last_line}\n" in out
-    reason = (root / "output/failure").read_text()
-    assert reason.endswith(f" 3: {last_line}")
-
-
 @pytest.mark.parametrize(
-    ("parameters", "reason"),
+    ("parameters", "status", "reason"),
     [
-        ({"command": ["no-such-program"]}, "'no-such-program'"),
-        ({"config": "absent.yaml", "command": ["python"]}, "absent.yaml"),
-        ({"config": "train.yaml", "command": "not JSON"}, "hyperparameter command is 'not JSON'"),
+        ({"config": "train.yaml", "command": ["python", "train.py", "fail"]}, 3, " 3: train ['fail'] None"),
+        ({"command": ["no-such-program"]}, 1, "'no-such-program'"),
+        ({"config": "absent.yaml", "command": ["python"]}, 1, "absent.yaml"),
+        ({"config": "train.yaml", "command": "not JSON"}, 1, "hyperparameter command is 'not JSON'"),
     ],
 )
-def test_what_cannot_start_is_the_reason_of_the_failure(
-    root: Path, run: Run, parameters: dict[str, object], reason: str
+def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(
+    root: Path, run: Run, parameters: dict[str, object], status: int, reason: str
 ) -> None:
-    assert run(**parameters)[0] == 1
+    assert run(**parameters)[0] == status
     assert reason in (root / "output/failure").read_text()
 
 
@@ -151,78 +143,56 @@ def test_a_stopped_job_ends_its_program(root: Path) -> None:
     assert not (root / "output/failure").exists()
 
 
-def _connected(head: HeadLink) -> None:
-    eventually("the connection", lambda: head.workers)
-
-
-def test_a_worker_learns_the_heads_status_and_notices_its_death() -> None:
-    for status in (0, 3):
-        head = HeadLink(0)
-        worker = connect("127.0.0.1", head.port, 5, lambda: False)
-        _connected(head)
-        assert read_status(worker, 0.01) is None
-        head.end(status)
-        assert read_status(worker, 5) == status
-        worker.close()
+@pytest.mark.parametrize("status", [0, 3, None])
+def test_a_worker_learns_the_heads_status_and_notices_its_death(status: int | None) -> None:
     head = HeadLink(0)
-    worker = connect("127.0.0.1", head.port, 5, lambda: False)
-    _connected(head)
-    head.close()
-    with pytest.raises(RunError, match="without a status"):
-        read_status(worker, 5)
-    worker.close()
+    with connect("127.0.0.1", head.port, 5, lambda: False) as worker:
+        eventually("the connection", lambda: head.workers)
+        assert read_status(worker, 0.01) is None
+        if status is None:
+            head.close()
+            with pytest.raises(RunError, match="without a status"):
+                read_status(worker, 5)
+        else:
+            head.end(status)
+            assert read_status(worker, 5) == status
     with pytest.raises(RunError, match="did not answer"):
         connect("127.0.0.1", head.port, 0.1, lambda: False)
 
 
 def test_the_environment_comes_from_variables_or_from_sagemakers_files(tmp_path: Path) -> None:
-    environ = {"ROLLYARD_SAGEMAKER_ROOT": str(tmp_path), "SM_NUM_GPUS": "4"}
-    variables = {
-        "SM_HOSTS": '["algo-1", "algo-2"]',
-        "SM_CURRENT_HOST": "algo-2",
-        "SM_TRAINING_ENV": '{"job_name": "j"}',
-    }
-    environment = read_environment({**environ, **variables})
+    environ = {"ROLLYARD_SAGEMAKER_ROOT": str(tmp_path), "SM_NUM_GPUS": "4", "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    variables = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+    environment = read_environment({**environ, **variables, "SM_TRAINING_ENV": '{"job_name": "j"}'})
     assert (environment.job, environment.head, environment.is_head, environment.num_gpus) == ("j", "algo-1", False, 4)
     alone = read_environment(environ)
     assert (alone.hosts, alone.is_head, alone.work) == (("algo-1",), True, tmp_path / "work")
     (tmp_path / "input/config").mkdir(parents=True)
     (tmp_path / "input/config/resourceconfig.json").write_text('{"hosts": ["a", "b"], "current_host": "b"}')
     assert read_environment(environ).current_host == "b"
-    with pytest.raises(OperatorError, match="'c'"):
-        read_environment({**environ, "SM_CURRENT_HOST": "c"})
-    with pytest.raises(OperatorError, match="SM_HOSTS"):
-        read_environment({**environ, "SM_HOSTS": "x"})
-    for hosts in ('"algo-1"', '{"a": 1}', "[1]", '[""]'):
-        with pytest.raises(OperatorError, match="hosts"):
-            read_environment({**environ, "SM_HOSTS": hosts})
+    assert read_environment({**environ, "SM_NUM_GPUS": ""}).num_gpus == 3  # counted
+    wrong_hosts = [("SM_HOSTS", hosts, "hosts") for hosts in ('"algo-1"', '{"a": 1}', "[1]", '[""]')]
+    for name, value, named in [("SM_CURRENT_HOST", "c", "'c'"), ("SM_HOSTS", "x", "SM_HOSTS"), *wrong_hosts]:
+        with pytest.raises(OperatorError, match=named):
+            read_environment({**environ, name: value})
 
 
-def test_the_gpus_of_a_host_are_counted_if_sagemaker_does_not_state_them(tmp_path: Path) -> None:
-    environ = {"ROLLYARD_SAGEMAKER_ROOT": str(tmp_path)}
-    assert read_environment({**environ, "CUDA_VISIBLE_DEVICES": "0,1,2"}).num_gpus == 3
-    assert read_environment({**environ, "CUDA_VISIBLE_DEVICES": "0,1,2", "SM_NUM_GPUS": "2"}).num_gpus == 2
-
-
-def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used(root: Path, run: Run) -> None:
-    script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SM_')}))"
+def test_a_program_finds_sagemakers_variables_and_its_checkpoints_below_the_output_are_those_of_the_run(
+    root: Path, run: Run
+) -> None:
+    """SageMaker's toolkit, which sets the variables in its own images, is not used."""
+    (root / "code/train.yaml").write_text("output_dir: results/x\n")
+    output = "pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"')"
+    variables = "{k: v for k, v in os.environ.items() if k.startswith('SM_')}"
+    script = f"import json, os, pathlib, sys; print(json.dumps([{output}, {variables}]))"
     (root / "code/train.py").write_text(script)
-    _, output = run(config="train.yaml", command=["python", "train.py"])
-    (line,) = [line for line in output.splitlines() if line.startswith("[program] {")]
-    found = json.loads(line.removeprefix("[program] "))
+    _, printed = run(config="train.yaml", command=["python", "train.py", "{config}"])
+    (line,) = [line for line in printed.splitlines() if line.startswith("[program] [")]
+    folder, found = json.loads(line.removeprefix("[program] "))
     assert json.loads(found["SM_HOSTS"]) == ["algo-1"] and found["SM_CURRENT_HOST"] == "algo-1"
     assert json.loads(found["SM_TRAINING_ENV"])["job_name"] == "j-20260116-011803"
     assert found["SM_MODEL_DIR"] == str(root / "model") and int(found["SM_NUM_GPUS"]) > 0
-
-
-def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path, run: Run) -> None:
-    (root / "code/train.yaml").write_text("output_dir: results/x\n")
-    script = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"'))"
-    (root / "code/train.py").write_text(script)
-    _, output = run(config="train.yaml", command=["python", "train.py", "{config}"])
-    line = next(line for line in output.splitlines() if line.startswith("[program] "))
-    folder = Path(line.removeprefix("[program] "))
-    assert (folder / "checkpoints").resolve() == (folder.parent / "checkpoints").resolve()
+    assert (Path(folder) / "checkpoints").resolve() == (Path(folder).parent / "checkpoints").resolve()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from rollyard.launchers.slurm.job import JobSpec, check_spec, read_job, sbatch_arguments, script, write_job
+from rollyard.launchers.slurm.job import (
+    ChainJob,
+    JobSpec,
+    check_spec,
+    read_record,
+    sbatch_arguments,
+    script,
+    write_job,
+)
 from rollyard.launchers.slurm.nodes import check_container, in_container, on_node
 from rollyard.records.errors import OperatorError
 
@@ -18,21 +26,13 @@ def spec(folder: Path = Path("/jobs/one"), **settings: Any) -> JobSpec:
     return JobSpec(**{"name": "one", "folder": folder, "command": ("ng_eval",), **settings})
 
 
-def test_gpus_are_requested_only_if_there_are_any() -> None:
-    assert "--gres=gpu:8" in sbatch_arguments(spec(), "c", 1)
-    assert not any(one.startswith("--gres") for one in sbatch_arguments(spec(gpus_per_node=0), "c", 1))
-
-
 def test_options_of_the_user_are_arguments_before_the_script() -> None:
-    arguments = sbatch_arguments(spec(sbatch_args=("--qos=high $(x)",), account="a b"), "c", 2, ["afternotok:7"])
-    assert arguments[-4:] == ["--qos=high $(x)", "/jobs/one/job.sh", "2", "c"]
-    assert "--account=a b" in arguments
+    job = spec(Path("/100%j done"), sbatch_args=("--qos=high $(x)",), account="a b")
+    arguments = sbatch_arguments(job, "c", 2, ["afternotok:7"])
+    assert arguments[-4:] == ["--qos=high $(x)", "/100%j done/job.sh", "2", "c"]
+    assert {"--account=a b", "--gres=gpu:8", "--output=/100%%j done/logs/slurm-%j.out"} < set(arguments)
     assert arguments.index("--kill-on-invalid-dep=yes") == arguments.index("--dependency=afternotok:7") + 1
-
-
-def test_a_percent_sign_in_the_folder_is_not_expanded_by_slurm() -> None:
-    arguments = sbatch_arguments(spec(Path("/100%j done")), "c", 1)
-    assert "--output=/100%%j done/logs/slurm-%j.out" in arguments
+    assert not any(one.startswith("--gres") for one in sbatch_arguments(spec(gpus_per_node=0), "c", 1))
 
 
 def test_the_script_passes_the_folder_as_one_argument(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_command_with_its_secrets_is_readable_by_its_owner_only(tmp_path: Pa
     job = spec(tmp_path / "job", environment={"KEY": "x,y\nz"})
     write_job(job, "c")
     assert stat.S_IMODE((tmp_path / "job/job.json").stat().st_mode) == 0o600
-    assert read_job(job.folder).spec == job
+    assert read_record(job.folder / "job.json", ChainJob).spec == job
     assert (job.folder / "logs").is_dir()
 
 
@@ -62,27 +62,14 @@ def test_the_command_with_its_secrets_is_readable_by_its_owner_only(tmp_path: Pa
         ({"sbatch_args": ("high",)}, "--qos=high"),
         ({"command": ("a\0b",)}, "null character"),
         ({"folder": Path("/a\\b")}, "backslash"),
-    ],
-)
-def test_a_job_that_sbatch_could_not_handle_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(OperatorError, match=message):
-        check_spec(spec(**settings))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
         ({"container_runtime": "pyxis"}, "needs an image"),
         ({"container_runtime": "pyxis", "container": "i", "mounts": ("/a,b",)}, "cannot contain one"),
     ],
 )
-def test_a_container_that_no_runtime_could_start_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_job_that_sbatch_or_its_container_could_not_handle_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OperatorError, match=message):
+        check_spec(spec(**settings))
         check_container(spec(**settings))
-
-
-def test_without_a_container_the_command_runs_as_it_is() -> None:
-    assert in_container(spec(), "n1", 4, ["ng_eval", "a b"]) == ["ng_eval", "a b"]
 
 
 def test_pyxis_is_an_option_of_a_step_with_all_cpus_and_gpus_of_the_node() -> None:
@@ -94,6 +81,7 @@ def test_pyxis_is_an_option_of_a_step_with_all_cpus_and_gpus_of_the_node() -> No
 
 
 def test_apptainer_runs_the_command_in_the_image() -> None:
+    assert in_container(spec(), "n1", 4, ["ng_eval", "a b"]) == ["ng_eval", "a b"]  # without a container
     job = spec(container_runtime="apptainer", container="an image.sif", mounts=("/a b:/c",), gpus_per_node=1)
     inside = ["apptainer", "exec", "--nv", "--bind", "/a b:/c", "an image.sif", "ray", "start"]
     assert in_container(job, "n1", None, ["ray", "start"]) == inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rollyard.launchers.slurm.job_runner import JobRunner, RunningJob, WorkEnd
 from rollyard.launchers.slurm.scheduler import (
     CHAIN_FILE,
     DONE,
+    ChainEnd,
     ChainEventKind,
     ChainRecord,
     JobAttempt,
@@ -27,66 +29,40 @@ from rollyard.launchers.slurm.scheduler import (
 )
 
 
-def chain_spec(**settings: Any) -> JobSpec:
-    return JobSpec(name="one", folder=Path("/jobs/one"), command=("ng_eval",), **settings)
-
-
-def ended(*states: JobState, running_s: float = 10.0) -> list[JobAttempt]:
-    return [
-        JobAttempt(job_id=str(number), started=0.0, ended=running_s, state=state, reason="a reason")
+def end(states: list[JobState], **settings: Any) -> ChainEnd | None:
+    attempts = [
+        JobAttempt(job_id=str(number), started=0.0, ended=10.0, state=state, reason="a reason")
         for number, state in enumerate(states, 1)
     ]
+    return end_by_rule(JobSpec(name="one", folder=Path("/jobs/one"), command=("ng_eval",), **settings), attempts)
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if not state.alive])
 def test_each_end_continues_counts_or_ends_the_chain(state: JobState) -> None:
-    end = end_by_rule(chain_spec(max_retries=0), ended(state))
-    if state in (JobState.CANCELLED, JobState.COMPLETED):
-        assert end is not None and end.state == state
-    elif state.counts:
-        assert end is not None and end.state == state
-        assert "max_retries is 0;" in end[1] and end[1].endswith(f" 1: {state}: a reason")
-    else:
-        assert end is None
+    found = end([state], max_retries=0)
+    ends = state in (JobState.CANCELLED, JobState.COMPLETED)
+    assert (found is not None and found.state == state) if ends or state.counts else found is None
+    if found is not None and not ends:
+        assert "max_retries is 0;" in found.reason and found.reason.endswith(f" 1: {state}: a reason")
 
 
-def test_failures_count_over_the_whole_chain() -> None:
+def test_failures_count_over_the_whole_chain_which_has_at_most_max_jobs_starts() -> None:
     states = [JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.PREEMPTED]
-    assert end_by_rule(chain_spec(max_retries=2), ended(*states)) is None
-    assert end_by_rule(chain_spec(max_retries=2), ended(*states, JobState.FAILED)) is not None
+    assert end(states, max_retries=2) is None
+    assert end([*states, JobState.FAILED], max_retries=2) is not None
+    assert end([JobState.DRAINED] * 3, max_jobs=3) is not None
+    assert end([JobState.DRAINED] * 3, max_jobs=4) is None
 
 
-def test_a_chain_has_at_most_max_jobs_starts() -> None:
-    assert end_by_rule(chain_spec(max_jobs=3), ended(*[JobState.DRAINED] * 3)) is not None
-    assert end_by_rule(chain_spec(max_jobs=4), ended(*[JobState.DRAINED] * 3)) is None
-
-
-def test_a_restart_of_the_same_job_is_another_attempt(tmp_path: Path) -> None:
+def test_unfinished_lines_and_events_of_other_chains_and_newer_versions_are_skipped(tmp_path: Path) -> None:
     record = ChainRecord(tmp_path, "c")
-    record.append(ChainEventKind.STARTED, "7", 0, at=1.0, node="n1")
-    record.append(ChainEventKind.ENDED, "7", 0, at=4.0, state=JobState.PREEMPTED, reason="SLURM ended the job")
-    record.append(ChainEventKind.STARTED, "7", 1, at=9.0, node="n2")
-    first, second = attempts_of(record.events())
-    assert (first.state, first.ended, second.state, second.node) == (JobState.PREEMPTED, 4.0, JobState.RUNNING, "n2")
-
-
-def test_a_line_that_a_killed_job_left_unfinished_is_skipped_and_ended(tmp_path: Path) -> None:
-    record = ChainRecord(tmp_path, "c")
+    ChainRecord(tmp_path, "earlier").append(ChainEventKind.CLOSED, "3", state=JobState.FAILED, reason="it failed")
     record.append(ChainEventKind.STARTED, "7", at=1.0)
     with (tmp_path / CHAIN_FILE).open("a") as file:
-        file.write('{"event":"ended","chain":"c","jo')
-    assert len(record.events()) == 1
+        file.write('{"event":"new kind","chain":"c","job_id":"7","time":1}\n[]\n{"event":"ended","chain":"c","jo')
+    assert len(record.events()) == 1 and end_of(record.events()) is None
     record.append(ChainEventKind.ENDED, "7", at=2.0, state=JobState.FAILED)
     assert [event.event for event in record.events()] == [ChainEventKind.STARTED, ChainEventKind.ENDED]
-
-
-def test_events_of_other_chains_and_newer_versions_are_ignored(tmp_path: Path) -> None:
-    ChainRecord(tmp_path, "earlier").append(ChainEventKind.CLOSED, "3", state=JobState.FAILED, reason="it failed")
-    with (tmp_path / CHAIN_FILE).open("a") as file:
-        file.write('{"event":"new kind","chain":"c","job_id":"7","time":1}\n[]\n')
-    record = ChainRecord(tmp_path, "c")
-    assert record.events() == []
-    assert end_of(record.events()) is None
 
 
 CHAIN = "c"
@@ -97,12 +73,14 @@ class Killed(BaseException):
     """kill -9 of the runner."""
 
 
+@dataclass
 class Job:
-    def __init__(self, position: int, comment: str, after: str | None) -> None:
-        self.position, self.comment, self.after = position, comment, after
-        self.state = JobState.PENDING
-        self.restarts = 0
-        self.purged = False
+    position: int
+    comment: str
+    after: str | None
+    state: JobState = JobState.PENDING
+    restarts: int = 0
+    purged: bool = False
 
 
 class SimulatedSlurm:
@@ -121,30 +99,28 @@ class SimulatedSlurm:
         if self.random.random() < self.faults / 8:
             raise Killed
 
-    def fails(self) -> bool:
+    def may_fail(self, error: type[SlurmError] = SlurmError) -> None:
         self.step()
-        return self.random.random() < self.faults / 4
+        if self.random.random() < self.faults / 4:
+            raise error("refused, or no answer")
 
     def sbatch(self, arguments: list[str]) -> str:
-        if self.jobs and self.fails():
-            raise SlurmError("sbatch: refused")
+        if self.jobs:
+            self.may_fail()
         option = {key: value for key, _, value in (word.partition("=") for word in arguments)}
         number = str(len(self.jobs) + 1)
-        self.jobs[number] = Job(
-            int(arguments[-2]), option["--comment"], option.get("--dependency", "").partition(":")[2] or None
-        )
-        if len(self.jobs) > 1 and self.fails():
-            raise SlurmTimeoutError("sbatch: Socket timed out")
+        after = option.get("--dependency", "").partition(":")[2] or None
+        self.jobs[number] = Job(int(arguments[-2]), option["--comment"], after)
+        if len(self.jobs) > 1:
+            self.may_fail(SlurmTimeoutError)
         return number
 
     def queue(self) -> list[QueuedJob]:
-        if self.fails():
-            raise SlurmError("squeue: failed")
+        self.may_fail()
         return [QueuedJob(key, job.state, job.comment) for key, job in self.jobs.items() if not job.purged]
 
     def standing(self, job_id: str) -> Standing | None:
-        if self.fails():
-            raise SlurmError("squeue: failed")
+        self.may_fail()
         job = self.jobs[job_id]
         return None if job.purged else Standing(str(job.state), job.restarts, None, None, "")
 
@@ -152,8 +128,7 @@ class SimulatedSlurm:
         return None if self.jobs[job_id].purged or self.random.random() < 0.5 else self.jobs[job_id].state
 
     def cancel(self, jobs: list[str]) -> None:
-        if self.fails():
-            raise SlurmError("scancel: failed")
+        self.may_fail()
         for job in jobs:
             if self.jobs[job].state == JobState.PENDING:
                 self.jobs[job].state = JobState.CANCELLED
@@ -175,14 +150,9 @@ class SimulatedSlurm:
     def start(self, key: str) -> None:
         job = self.jobs[key]
         job.state = JobState.RUNNING
-        runner = JobRunner(
-            self.folder,
-            ChainJob(chain=CHAIN, spec=self.spec),
-            RunningJob(key, job.restarts, job.position, "n1"),
-            {},
-            None,  # type: ignore[arg-type]
-        )
-        runner._client = runner._successor._client = self  # type: ignore[assignment]
+        me = RunningJob(key, job.restarts, job.position, "n1")
+        runner = JobRunner(self.folder, ChainJob(chain=CHAIN, spec=self.spec), me, {}, None)  # type: ignore[arg-type]
+        runner._client = runner._successor.client = self  # type: ignore[assignment]
         try:
             status = runner.run()
             job.state = JobState.FAILED if status else JobState.COMPLETED
@@ -213,8 +183,8 @@ def test_a_chain_ends_with_one_job_at_a_time_and_all_counts_right(
     slurm = SimulatedSlurm(tmp_path, seed, faults=(0.0, 0.2, 0.5)[seed % 3])
 
     class Work:
-        def __init__(self, folder: Path, spec: JobSpec, job_id: str, *rest: Any) -> None:
-            self.run: Callable[..., WorkEnd] = lambda each_time, *rest: (each_time(), slurm.work(job_id))[1]
+        def __init__(self, folder: Path, spec: JobSpec, me: RunningJob, *rest: Any) -> None:
+            self.run: Callable[..., WorkEnd] = lambda each_time, *rest: (each_time(), slurm.work(me.job_id))[1]
 
     append = ChainRecord.append
 
@@ -235,9 +205,8 @@ def test_a_chain_ends_with_one_job_at_a_time_and_all_counts_right(
     assert sum(attempt.state.counts for attempt in attempts) <= slurm.spec.max_retries + 1
     for attempt in attempts[:-1]:
         assert attempt.ended is not None and attempt.state not in (JobState.COMPLETED, JobState.CANCELLED)
-    end = end_of(events)
-    done = read_marker(tmp_path / DONE)
-    assert (done is not None) >= (end is not None and end.state == JobState.COMPLETED)
+    closed, done = end_of(events), read_marker(tmp_path / DONE, CHAIN)
+    completed = closed is not None and closed.state == JobState.COMPLETED
+    assert (done is not None) >= completed
     if not slurm.faults:
-        assert end is not None
-        assert (end.state == JobState.COMPLETED) == (done is not None)
+        assert closed is not None and completed == (done is not None)

@@ -14,45 +14,28 @@ from rollyard.records.errors import OperatorError
 
 
 def combinations(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(text)
-    return [{one.key: one.value for one in found} for found in read_sweep(path).combinations]
+    (tmp_path / "sweep.yaml").write_text(text)
+    return [{one.key: one.value for one in found} for found in read_sweep(tmp_path / "sweep.yaml").combinations]
 
 
-def test_the_combinations_are_the_product_in_the_order_of_the_file_with_the_last_key_fastest(tmp_path: Path) -> None:
-    assert combinations(tmp_path, "b: [1, 2]\na.c: [x, y]\n") == [
-        {"b": 1, "a.c": "x"},
-        {"b": 1, "a.c": "y"},
-        {"b": 2, "a.c": "x"},
-        {"b": 2, "a.c": "y"},
-    ]
-
-
-def test_a_single_value_is_one_value(tmp_path: Path) -> None:
-    """B7: a string was iterated character by character."""
-    found = combinations(tmp_path, "generation.model_name: Qwen/Qwen2.5-Math-7B\nx: [1, 2]\nm: {a: [1, 2]}\n")
-    assert [one["generation.model_name"] for one in found] == ["Qwen/Qwen2.5-Math-7B"] * 2
-    assert found[0]["m"] == {"a": [1, 2]}
-
-
-def test_anchors_and_merged_mappings_are_read(tmp_path: Path) -> None:
-    found = combinations(tmp_path, "m: [&m {a: 1, b: 2}, {<<: *m, b: 3}]\nx: &x [1]\ny: *x\n")
-    assert [one["m"] for one in found] == [{"a": 1, "b": 2}, {"a": 1, "b": 3}]
-    assert found[0]["y"] == 1
-
-
-def test_every_yaml_value_is_kept_as_it_is(tmp_path: Path) -> None:
-    """B6: lists lost everything after the first comma, null became 'None', booleans Python's True."""
-    values = combinations(tmp_path, 'k: [[1, [a, b]], {c: null}, null, true, \'with "quotes"\', "two\\nlines", 007]\n')
-    assert [one["k"] for one in values] == [
-        [1, ["a", "b"]],
-        {"c": None},
-        None,
-        True,
-        'with "quotes"',
-        "two\nlines",
-        "007",
-    ]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # The product in the order of the file, with the last key fastest.
+        ("b: [1, 2]\na.c: [x, y]", [{"b": b, "a.c": c} for b in (1, 2) for c in "xy"]),
+        # B7: a string was iterated character by character.
+        ("m: Qwen/Qwen2.5\nx: [1, 2]\nd: {a: [1]}", [{"m": "Qwen/Qwen2.5", "x": x, "d": {"a": [1]}} for x in (1, 2)]),
+        ("m: [&m {a: 1, b: 2}, {<<: *m, b: 3}]", [{"m": {"a": 1, "b": 2}}, {"m": {"a": 1, "b": 3}}]),
+        ("x: &x [1]\ny: *x", [{"x": 1, "y": 1}]),
+        # B6: lists lost everything after the first comma, null became 'None', booleans Python's True.
+        (
+            'k: [[1, [a, b]], {c: null}, null, true, \'with "quotes"\', "two\\nlines", 007]',
+            [{"k": k} for k in ([1, ["a", "b"]], {"c": None}, None, True, 'with "quotes"', "two\nlines", "007")],
+        ),
+    ],
+)
+def test_a_sweep_is_the_product_of_its_values_as_they_are(tmp_path: Path, text: str, expected: list[Any]) -> None:
+    assert combinations(tmp_path, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,51 +61,23 @@ def test_a_file_that_is_not_a_sweep_is_refused(tmp_path: Path, text: str, proble
         combinations(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("true", True),
-        ("False", False),
-        ("null", None),
-        ("~", None),
-        ("8", 8),
-        ("-1", -1),
-        ("+3", 3),
-        ("0.5", 0.5),
-        ("1.0", 1.0),
-        ("1e-5", 1e-5),
-        ("1E3", 1000.0),
-        ("[0.6, 0.8]", [0.6, 0.8]),
-        ("[[1, 2], [3]]", [[1, 2], [3]]),
-        ("{a: 1, b: null}", {"a": 1, "b": None}),
-        ("007", "007"),
-        ("1_000", "1_000"),
-        ("0x10", "0x10"),
-        ("yes", "yes"),
-        ("2024-01-01", "2024-01-01"),
-        ("1:30", "1:30"),
-        ("'007'", "007"),
-        ('"1e-5"', "1e-5"),
-        ("'it''s'", "it's"),
-        ('"a\\nb"', "a\nb"),
-        ("", ""),
-        (" 5", " 5"),
-        ("a: b", "a: b"),
-        ("# no comment", "# no comment"),
-        ("[INST] hi", "[INST] hi"),
-        ("'a' and 'b'", "'a' and 'b'"),
-        ("line 1\nline 2\n", "line 1\nline 2\n"),
-        ("'line 1\nline 2'", "line 1\nline 2"),
-        ('$(touch x) `id` "$HOME" \\', '$(touch x) `id` "$HOME" \\'),
-        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
-        ("ünï 漢字 🎉", "ünï 漢字 🎉"),
-    ],
+TYPED = (
+    {"true": True, "False": False, "null": None, "~": None, "8": 8, "-1": -1, "+3": 3, "0.5": 0.5, "1.0": 1.0}
+    | {"1e-5": 1e-5, "1E3": 1000.0, "[0.6, 0.8]": [0.6, 0.8], "[[1, 2], [3]]": [[1, 2], [3]]}
+    | {"{a: 1, b: null}": {"a": 1, "b": None}, "'007'": "007", '"1e-5"': "1e-5", "'it''s'": "it's"}
+    | {'"a\\nb"': "a\nb", "'line 1\nline 2'": "line 1\nline 2"}
 )
+TEXTS = (
+    *("007", "1_000", "0x10", "yes", "2024-01-01", "1:30", "", " 5", "a: b", "# no comment", "[INST] hi"),
+    *("'a' and 'b'", "line 1\nline 2\n", '$(touch x) `id` "$HOME" \\', "Qwen/Qwen3-4B", "ünï 漢字 🎉"),
+)
+
+
+@pytest.mark.parametrize(("text", "value"), [*TYPED.items(), *zip(TEXTS, TEXTS, strict=True)])
 def test_a_value_on_the_command_line_has_a_predictable_type(text: str, value: Any) -> None:
     """B12: 007 stayed 7 and 1e-5 a string."""
     found = read_value(text)
-    assert found == value
-    assert type(found) is type(value)
+    assert (type(found), found) == (type(value), value)
 
 
 @pytest.mark.parametrize("text", ["[a, b: c: d]", "{a: [}", "[*unknown]", "[!!python/name:os.system ]"])
@@ -135,23 +90,8 @@ def test_dumped_yaml_is_read_back_exactly_by_both_versions_of_yaml() -> None:
     rng = random.Random(0)
     alphabet = "\\'\"\n\t :#-[]{},&*!|>%@`~ab1.e_\r\x85\u2028é🎉"
     texts = ["".join(rng.choice(alphabet) for _ in range(rng.randint(0, 12))) for _ in range(500)]
-    texts += [
-        "yes",
-        "no",
-        "on",
-        "y",
-        "null",
-        "~",
-        "007",
-        "1e-5",
-        "1_0",
-        "1:30",
-        "2024-01-01",
-        ".inf",
-        "0x1f",
-        "=",
-        "<<",
-    ]
+    texts += ["yes", "no", "on", "y", "null", "~", "007", "1e-5", "1_0", "1:30", "2024-01-01", ".inf", "0x1f"]
+    texts += ["=", "<<"]
     tree = {"texts": texts, "numbers": [1, -0.0, 1e-5, 1e300, 10**30, True, None, [[], {}]]}
     dumped = dump_yaml(tree)
     assert load_yaml(dumped) == tree
