@@ -182,8 +182,9 @@ class Agent(Server, Generic[S]):
         return RawResponse(encode_row(rollout, response), headers=(length,))
 
     async def __responses(self, call: RawRequest) -> RawResponse:
-        """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response. With
-        `"stream": true`, returns the finished episode as a stream of events.
+        """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response.
+
+        With `"stream": true`, returns the finished episode as a stream of events.
         """
         params, policy = self.__policies.read(call.json())
         stream = params.get("stream")
@@ -240,8 +241,9 @@ class Agent(Server, Generic[S]):
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
-    """Return the encoded response, and the encoded row that contains it. The long episode is encoded only once. Raises
-    Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
+    """Return the encoded response, and the encoded row that contains it. The long episode is encoded only once.
+
+    Raises Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
     """
     try:
         response = encode_response(played["response"])
@@ -270,6 +272,7 @@ class SessionCloser:
 
     async def close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
         """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S.
+
         `disconnect` is called once before, to end what the episode opened within the session.
         """
         task = asyncio.create_task(self._close(environment, disconnect))

@@ -182,6 +182,7 @@ class Episode:
 
     async def _answered(self, call: Callable[[], Awaitable[ToolAnswer]]) -> ToolAnswer:
         """Return the answer of a tool, or a message for the model if a tool of another framework exceeds the timeout.
+
         Such a timeout is not a failure: a model could otherwise get another attempt with a call that takes too long.
         Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
         """
@@ -193,8 +194,9 @@ class Episode:
             raise
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with the complete row, and add what the environment returns to the conversation. Raises
-        Failure bad_task if there is still no message for the model to respond to.
+        """Open the session with the complete row, and add what the environment returns to the conversation.
+
+        Raises Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._open("/seed_session", row)
@@ -258,8 +260,10 @@ class Episode:
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
     def result(self) -> PlayedEpisode:
-        """Return the fields that the episode adds to the row. They are `responses_create_params` of the first model
-        call, `response`, and `token_trail` if tokens were recorded.
+        """Return the fields that the episode adds to the row.
+
+        They are `responses_create_params` of the first model call, `response`, and `token_trail` if tokens were
+        recorded.
         """
         params = cast(CreateParams, self.conversation.create_params)
         played: PlayedEpisode = {"responses_create_params": params, "response": self.response()}
@@ -268,8 +272,10 @@ class Episode:
 
 
 def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
-    """Summarize the recorded tokens; None if no tokens were recorded. The summary contains the number of turns after
-    the first, of prefix mismatches and of contiguous segments, and the names of the sampling constraints.
+    """Summarize the recorded tokens; None if no tokens were recorded.
+
+    The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
+    names of the sampling constraints.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
@@ -315,9 +321,10 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """Return the request body for a tool call. Raises ValueError, with a message for the model, unless the arguments
-    are a valid JSON object. Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on
-    them later.
+    """Return the request body for a tool call.
+
+    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
+    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
     """
     try:
         body = arguments.encode()
@@ -356,6 +363,7 @@ class Conversation:
 
     def open(self, additions: object, observed: list[ResponseItem]) -> None:
         """Prepend the environment's input to the row's, append its observation, and use its tools if the row has none.
+
         Raises Failure bad_task if there is still no message for the model to respond to.
         """
         has_input = bool(self.start)
@@ -424,8 +432,9 @@ _PARAMS = "responses_create_params"
 
 
 def create_params(row: Json) -> Json:
-    """Return the row's parameters. Raises Failure bad_task if they are invalid. They may have no `input`, because the
-    environment can add it.
+    """Return the row's parameters. Raises Failure bad_task if they are invalid.
+
+    They may have no `input`, because the environment can add it.
     """
     if (params := row.get(_PARAMS)) is None:
         return {}

@@ -29,8 +29,9 @@ class PolicyOverrides:
         self._has_token = has_token
 
     def read(self, row: Json) -> tuple[Json, EpisodePolicy | None]:
-        """Return the row without the policy fields, and the episode's policy; None if it uses the agent's. Raises
-        Failure: bad_request if a field is invalid, forbidden if the endpoint is not allowed.
+        """Return the row without the policy fields, and the episode's policy; None if it uses the agent's.
+
+        Raises Failure: bad_request if a field is invalid, forbidden if the endpoint is not allowed.
         """
         if not any(name in row for name in _FIELDS):
             return row, None
@@ -84,8 +85,9 @@ def _key(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllowedUrl:
-    """One entry of the list: a URL prefix (`http://trainer:30000/sessions`), a host, or `host:port`. A host may begin
-    with `*.`, which stands for every host below that domain.
+    """One entry of the list: a URL prefix (`http://trainer:30000/sessions`), a host, or `host:port`.
+
+    A host may begin with `*.`, which stands for every host below that domain.
     """
 
     host: str
@@ -127,8 +129,10 @@ class ParsedUrl:
 
 
 def parsed_url(url: str) -> ParsedUrl:
-    """Parse the base URL of an API. Raises ValueError if it is invalid, or if two parsers might read it differently:
-    the check must see the host and path that the request goes to.
+    """Parse the base URL of an API.
+
+    Raises ValueError if it is invalid, or if two parsers might read it differently: the check must see the host and
+    path that the request goes to.
     """
     if not url.isascii() or not url.isprintable() or any(char in url for char in " \\"):
         raise ValueError("it contains characters that a URL must encode")

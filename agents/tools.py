@@ -33,8 +33,9 @@ class ToolAnswer:
 
 
 def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
-    """Return what the model reads of the response to `POST /<tool>`. Raises the Failure that the response reports, or
-    Failure server_error for a redirect.
+    """Return what the model reads of the response to `POST /<tool>`.
+
+    Raises the Failure that the response reports, or Failure server_error for a redirect.
     """
     if response.status >= 400:
         if failure := reported_failure(response, server):
@@ -216,8 +217,10 @@ DEFAULT_PATH = "/mcp"
 
 
 async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpClient:
-    """Open the MCP server that `/seed_session` announced, and list its tools. `metadata` is the `mcp` of its response:
-    `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid, or if the server does not list its tools.
+    """Open the MCP server that `/seed_session` announced, and list its tools.
+
+    `metadata` is the `mcp` of its response: `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid,
+    or if the server does not list its tools.
     """
     given = metadata if isinstance(metadata, dict) else None
     path = (given or {}).get("url_path", DEFAULT_PATH)
@@ -261,8 +264,9 @@ class McpProbe:
 
 
 def reply_to(request_id: int, response: HttpResponse) -> Json | None:
-    """Return the message that answers the request; None if there is none. A stream may hold notifications, progress
-    reports and the server's own requests before the answer.
+    """Return the message that answers the request; None if there is none.
+
+    A stream may hold notifications, progress reports and the server's own requests before the answer.
     """
     for message in _messages(response):
         if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:

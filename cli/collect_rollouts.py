@@ -114,8 +114,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run every row of a dataset num_repeats times through its agent. An interrupted collection can be resumed without
-    losing or repeating rollouts.
+    """Run every row of a dataset num_repeats times through its agent.
+
+    An interrupted collection can be resumed without losing or repeating rollouts.
     """
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
@@ -201,8 +202,10 @@ async def _file_limits(
 
 
 async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
-    """Run the collector with a live display. After the first Ctrl-C or SIGUSR1, which batch systems send before a time
-    limit, episodes in flight still finish; a second one, or SIGTERM, cancels them.
+    """Run the collector with a live display.
+
+    After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
+    second one, or SIGTERM, cancels them.
     """
     loop = asyncio.get_running_loop()
     interrupted = False
@@ -239,9 +242,11 @@ def summary(
     refused: int,
     unmerged: Path | None = None,
 ) -> None:
-    """Print the summary of a collection. `why`: why the collection stopped early; empty if it did not. `refused`:
-    number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has collected a
-    share, if it has not merged the shards.
+    """Print the summary of a collection.
+
+    `why`: why the collection stopped early; empty if it did not.
+    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
+    collected a share, if it has not merged the shards.
     """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")

@@ -116,8 +116,9 @@ async def keep_showing(display: Display, progress: CollectionProgress) -> None:
 
 
 def numbers(progress: CollectionProgress, room: int | None = None) -> str:
-    """Format the success rate, reward, speed, time left, failures and so on. If they do not fit in `room` characters,
-    the least important ones are omitted.
+    """Format the success rate, reward, speed, time left, failures and so on.
+
+    If they do not fit in `room` characters, the least important ones are omitted.
     """
     parts = _parts(progress)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:

@@ -30,6 +30,7 @@ class SandboxOptions(Options):
 
 def run(arguments: Sequence[str]) -> int:
     """Start the sandbox that the programming environments use, try to escape from it, and list its isolation layers.
+
     The exit status is 1 if no isolation works on this host.
     """
     options, _ = read_options(SandboxOptions, arguments)

@@ -76,8 +76,9 @@ class EnvironmentOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Start an environment, play one scripted episode, and try the expected answer and a wrong one. No model is called,
-    except by the environment itself. The exit status is 1 if a check fails.
+    """Start an environment, play one scripted episode, and try the expected answer and a wrong one.
+
+    No model is called, except by the environment itself. The exit status is 1 if a check fails.
     """
     options, overrides = read_options(EnvironmentOptions, arguments, rest=True)
     passed = "All checks of the environment passed."
@@ -430,8 +431,9 @@ async def _started(config: RunConfig, spec: ServerSpec, options: EnvironmentOpti
 
 
 def _config(options: EnvironmentOptions, overrides: Sequence[ConfigOverride]) -> tuple[RunConfig, ServerSpec]:
-    """Return the config of the environment and of the servers that it refers to, and the environment's own entry. Its
-    name is a server in the configs, or the name or path of a folder. Raises OperatorError if it is unknown or
+    """Return the config of the environment and of the servers that it refers to, and the environment's own entry.
+
+    Its name is a server in the configs, or the name or path of a folder. Raises OperatorError if it is unknown or
     ambiguous.
     """
     name, folder = options.name, Path(options.name)

@@ -384,8 +384,9 @@ class DoctorOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes. `ng_doctor
-    sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
+    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes.
+
+    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
     """
     if arguments and (word := arguments[0]).isalpha():
         known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
@@ -467,6 +468,7 @@ async def temporary_stack(
     config: RunConfig, launcher: Launcher | None, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Stack, Path]]:
     """Yield the started servers of the config, on free ports, and their temporary folder. They print nothing.
+
     `launcher`: None runs them in this process. Raises RunError if a server does not start.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
@@ -488,8 +490,9 @@ async def temporary_stack(
 
 
 async def _run_rollout(config: RunConfig, cache: Path, agent: str | None, rows: Path | None) -> str:
-    """Start the servers, collect one rollout at temperature 0 and return a description of the result. It uses the same
-    code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
+    """Start the servers, collect one rollout at temperature 0 and return a description of the result.
+
+    It uses the same code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
     """
     agent_spec = _agent(config, agent)
     tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)

@@ -51,6 +51,7 @@ class TokenOptions(Options):
 
 def run(arguments: Sequence[str]) -> int:
     """Check that token histories stay contiguous over several turns with a model, its chat template and tool parser.
+
     The exit status is 1 if they do not.
     """
     options, overrides = read_options(TokenOptions, arguments, rest=True)

@@ -13,8 +13,9 @@ _PARENTS = 2
 
 def file_steps(paths: Sequence[Path], given: Sequence[int]) -> list[int] | None:
     """Return the step of each file: those in `given`, or those that all files' names, folders or manifests state. None
-    if there are fewer than two files, or if the steps are unknown or not different. Raises OperatorError if `given`
-    does not fit the files.
+    if there are fewer than two files, or if the steps are unknown or not different.
+
+    Raises OperatorError if `given` does not fit the files.
     """
     if given:
         if len(given) != len(paths):

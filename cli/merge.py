@@ -28,6 +28,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Put the rollouts and failed attempts that several jobs have collected with --shard into their output, each once.
+
     It may be repeated at any time, also while jobs run. Exit status 1: rollouts are still missing.
     """
     options, _ = read_options(MergeOptions, arguments)

@@ -114,10 +114,11 @@ def before_end(arguments: Sequence[str]) -> Sequence[str]:
 def read_command_line(
     model: type[Options], arguments: Sequence[str], *, rest: bool = False
 ) -> tuple[list[ConfigOverride], list[str]]:
-    """Return the options, and the arguments without a name if the command has a subject that is one value. Repeated
-    values of a list are one list, and so are the arguments of a subject that is a list: in the order in which they
-    stand. `null` is the default of an option that does not accept None. With `rest`, unknown options are returned as
-    well. Raises OperatorError.
+    """Return the options, and the arguments without a name if the command has a subject that is one value.
+
+    Repeated values of a list are one list, and so are the arguments of a subject that is a list: in the order in which
+    they stand. `null` is the default of an option that does not accept None. With `rest`, unknown options are returned
+    as well. Raises OperatorError.
     """
     for word in before_end(arguments):
         typed = word.partition("=")[0]
@@ -128,8 +129,9 @@ def read_command_line(
 
 
 def unknown_option(override: ConfigOverride, names: Collection[str], below: Mapping[str, str]) -> str:
-    """Return the message for an unknown option, with the nearest name in the form that was typed. `below`: key of a
-    mapping -> option.key.
+    """Return the message for an unknown option, with the nearest name in the form that was typed.
+
+    `below`: key of a mapping -> option.key.
     """
     top, meant = override.top, below.get(override.top)
     if not override.is_dashed:
@@ -395,8 +397,9 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[ConfigOverride]]:
-    """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected. `--a.b c`
-    sets a key of the mapping `a`; later options take precedence.
+    """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
+
+    `--a.b c` sets a key of the mapping `a`; later options take precedence.
     """
     fields = {option_name(name, field): field for name, field in model.model_fields.items()}
     below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
@@ -526,8 +529,9 @@ def _type_name(annotation: Any) -> str:
 
 
 def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
-    """Return the rollout file that each argument names: the file itself, or the one in an evaluation's folder. Raises
-    OperatorError if a folder contains no rollouts.
+    """Return the rollout file that each argument names: the file itself, or the one in an evaluation's folder.
+
+    Raises OperatorError if a folder contains no rollouts.
     """
     found = []
     for argument in arguments:
@@ -568,8 +572,9 @@ def is_server_setting(override: ConfigOverride) -> bool:
 
 
 def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str, Collection[str]]) -> None:
-    """Raise OperatorError if the key is neither `known` nor a server's setting. `below`: key -> keys of its mapping,
-    which are suggested if one is given without the first key.
+    """Raise OperatorError if the key is neither `known` nor a server's setting.
+
+    `below`: key -> keys of its mapping, which are suggested if one is given without the first key.
     """
     if override.top in known or is_server_setting(override):
         return
@@ -578,9 +583,10 @@ def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str
 
 
 def listening_token(host: str, token: str | None, exposed: str, otherwise: str) -> str | None:
-    """Return the token that callers must send; None if they need none, which is only possible on loopback. `exposed`:
-    what other hosts could use, for the error. `otherwise`: what to do instead of setting a token. Raises OperatorError
-    if other hosts could use it without a token.
+    """Return the token that callers must send; None if they need none, which is only possible on loopback.
+
+    `exposed`: what other hosts could use, for the error. `otherwise`: what to do instead of setting a token. Raises
+    OperatorError if other hosts could use it without a token.
     """
     if is_loopback(host):
         return token

@@ -73,8 +73,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve an environment to other projects' clients, over OpenEnv or ORS. Settings of its server can be overridden as
-    for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
+    """Serve an environment to other projects' clients, over OpenEnv or ORS.
+
+    Settings of its server can be overridden as for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
     """
     options, others = read_options(ServeOptions, arguments, rest=True)
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")

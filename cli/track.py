@@ -86,8 +86,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile, before: int) -> int:
-    """Log all rollouts after the first `before`, and return the number of measured rollouts in the file. The tracked
-    run already has the first ones, but they are read again to compute its means.
+    """Log all rollouts after the first `before`, and return the number of measured rollouts in the file.
+
+    The tracked run already has the first ones, but they are read again to compute its means.
     """
     metrics, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
@@ -116,8 +117,9 @@ def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile,
 
 
 def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
-    """Return a run id that stays the same for these rollouts and this name while the file grows. It is derived from the
-    collection's manifest, or from the first line of a file without one.
+    """Return a run id that stays the same for these rollouts and this name while the file grows.
+
+    It is derived from the collection's manifest, or from the first line of a file without one.
     """
     origin: object = [manifest.get("identity"), manifest.get("created")]
     if not manifest:

@@ -110,9 +110,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run. Files
-    and folders of evaluations may be named without an option. The folder of a training run shows its curves and the
-    rollouts of each step: `ng_viewer results/my_training`.
+    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run.
+
+    Files and folders of evaluations may be named without an option. The folder of a training run shows its curves
+    and the rollouts of each step: `ng_viewer results/my_training`.
     """
     options, _ = read_options(ViewerOptions, arguments)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")

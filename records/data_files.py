@@ -96,9 +96,11 @@ class DataFiles:
         self._copies: dict[str, TemporaryCopy] = {}
 
     def find(self, address: str | Path) -> Path | TemporaryCopy | None:
-        """Return the file from the first root that contains it, or a copy of the S3 object. None if no root does. A
-        folder that `datasets.Dataset.save_to_disk` wrote counts as a file; in S3, its address ends with a slash. Raises
-        OperatorError if it is a sidecar file of a collection, or if the S3 object cannot be read.
+        """Return the file from the first root that contains it, or a copy of the S3 object. None if no root does.
+
+        A folder that `datasets.Dataset.save_to_disk` wrote counts as a file; in S3, its address ends with a slash.
+
+        Raises OperatorError if it is a sidecar file of a collection, or if the S3 object cannot be read.
         """
         name = str(address)
         if contents := sidecar_contents(name, lambda sibling: find_file(sibling, self.roots) is not None):
@@ -236,8 +238,9 @@ def compression_of(head: bytes) -> str:
 
 
 def decompressed(file: BinaryIO, compression: str) -> io.BufferedIOBase:
-    """Return a stream of the decompressed content. Raises OperatorError if the zstd package is missing. Reading raises
-    EOFError if the file is truncated, and one of `read_errors()` if it is damaged.
+    """Return a stream of the decompressed content. Raises OperatorError if the zstd package is missing.
+
+    Reading raises EOFError if the file is truncated, and one of `read_errors()` if it is damaged.
     """
     if compression == "gzip":
         return gzip.GzipFile(fileobj=file)
@@ -339,8 +342,9 @@ def delimited_lines(file: BinaryIO | io.BufferedIOBase, delimiter: str, max_fiel
 
 
 def with_columns(row: Json, columns: Mapping[str, str], prompt: str | None) -> Json:
-    """Return the row with the columns renamed and the prompt added. `columns`: field -> name of the column. Raises
-    ValueError if the row lacks a column, or has one with the name of a field.
+    """Return the row with the columns renamed and the prompt added. `columns`: field -> name of the column.
+
+    Raises ValueError if the row lacks a column, or has one with the name of a field.
     """
     for field, column in columns.items():
         if column not in row:
@@ -396,8 +400,9 @@ def table_of(head: bytes) -> str:
 
 
 def table_lines(file: BinaryIO, head: bytes) -> Iterator[bytes]:
-    """Yield one line per row. Raises OperatorError if pyarrow is missing, ValueError if the table is damaged or JSON
-    cannot represent a value.
+    """Yield one line per row.
+
+    Raises OperatorError if pyarrow is missing, ValueError if the table is damaged or JSON cannot represent a value.
     """
     number = 0
     try:
@@ -451,8 +456,9 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _parse_json_text(value: str) -> Any:
-    """Parse a string that contains JSON; return any other string unchanged. Raises ValueError if parsing would drop a
-    duplicate key or lose digits of a number.
+    """Parse a string that contains JSON; return any other string unchanged.
+
+    Raises ValueError if parsing would drop a duplicate key or lose digits of a number.
     """
     try:
         orjson.loads(value)

@@ -175,8 +175,9 @@ class ExpressionError(ValueError):
 
 
 def parse(text: str) -> Node:
-    """Parse an expression such as `reward < 0.5 and (tool_calls > 3 or finish_reason == "length")`. Raises
-    ExpressionError.
+    """Parse an expression such as `reward < 0.5 and (tool_calls > 3 or finish_reason == "length")`.
+
+    Raises ExpressionError.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"the expression has {len(text):,} characters; at most {MAX_LENGTH:,} are allowed")

@@ -144,8 +144,9 @@ class BadLine(NamedTuple):
 
 
 def lenient(line: bytes) -> Any:
-    """Parse a line that contains any JSON value. Accepts NaN and escaped lone surrogates, which orjson rejects. Raises
-    ValueError if the line is not valid JSON.
+    """Parse a line that contains any JSON value. Accepts NaN and escaped lone surrogates, which orjson rejects.
+
+    Raises ValueError if the line is not valid JSON.
     """
     try:
         return orjson.loads(line)
@@ -154,8 +155,9 @@ def lenient(line: bytes) -> Any:
 
 
 def strict(line: bytes) -> Any:
-    """Parse a line that contains any JSON value. Accepts escaped lone surrogates, but not NaN. Raises ValueError if the
-    line is not valid JSON.
+    """Parse a line that contains any JSON value. Accepts escaped lone surrogates, but not NaN.
+
+    Raises ValueError if the line is not valid JSON.
     """
     try:
         return orjson.loads(line)
@@ -187,10 +189,13 @@ def iter_jsonl(
     *,
     parse: Callable[[bytes], Any] = lenient,
 ) -> Iterator[Any]:
-    """Yield each line that contains a JSON object. Blank lines are skipped. `source`: a file, or lines with their
-    offsets (`Lines`, `with_offsets`). `on_error` is called with every other line; its result is yielded in place of the
-    line unless it is None, and its exceptions propagate. `parse` returns a line's value, or raises ValueError with a
-    message to be appended to `line 17:`. Raises OSError if the file cannot be read.
+    """Yield each line that contains a JSON object. Blank lines are skipped.
+
+    `source`: a file, or lines with their offsets (`Lines`, `with_offsets`). `on_error` is called with every other line;
+    its result is yielded in place of the line unless it is None, and its exceptions propagate. `parse` returns a line's
+    value, or raises ValueError with a message to be appended to `line 17:`.
+
+    Raises OSError if the file cannot be read.
     """
     for number, (offset, line) in enumerate(Lines(source) if isinstance(source, Path) else source, 1):
         if line.isspace():
@@ -241,9 +246,10 @@ def _not_json(name: str) -> NoReturn:
 
 
 def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
-    """Replace `path` atomically: readers see either the old or the new content. `synced`: make the new content survive
-    a power failure. Raises RunError if the file cannot be written. An exception raised by the iterable propagates, and
-    the old content stays in place.
+    """Replace `path` atomically: readers see either the old or the new content.
+
+    `synced`: make the new content survive a power failure. Raises RunError if the file cannot be written. An exception
+    raised by the iterable propagates, and the old content stays in place.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -264,8 +270,10 @@ def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line, which ends with a line feed, and sync it. For files with one writer at a time. If a writer was
-    killed in the middle of a line, that line is ended first. Raises RunError if the file cannot be written.
+    """Append a line, which ends with a line feed, and sync it. For files with one writer at a time.
+
+    If a writer was killed in the middle of a line, that line is ended first. Raises RunError if the file cannot be
+    written.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

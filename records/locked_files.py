@@ -27,8 +27,9 @@ _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 def open_locked(path: Path, mode: int = 0o644) -> int:
-    """Open `path` (creating it if needed) and lock it exclusively. Raises InUse if another process has locked it,
-    RunError if it cannot be locked, OSError if it cannot be opened.
+    """Open `path` (creating it if needed) and lock it exclusively.
+
+    Raises InUse if another process has locked it, RunError if it cannot be locked, OSError if it cannot be opened.
     """
     while True:
         fd = os.open(path, _FLAGS, mode)
@@ -60,10 +61,11 @@ def is_locked(path: Path) -> bool:
 
 
 def replace_locked(path: Path, backup: Path, content: Iterable[bytes] = ()) -> int:
-    """Move `path` to `backup`, put a new, locked file with `content` in its place and return its descriptor. The caller
-    holds the lock on `path`. The new file is locked, and its content synced, before it gets its name, so that no other
-    writer can lock it first and a crash leaves one of the two complete. Raises RunError if it cannot be locked, OSError
-    if a file cannot be created, written or renamed.
+    """Move `path` to `backup`, put a new, locked file with `content` in its place and return its descriptor.
+
+    The caller holds the lock on `path`. The new file is locked, and its content synced, before it gets its name, so
+    that no other writer can lock it first and a crash leaves one of the two complete. Raises RunError if it cannot be
+    locked, OSError if a file cannot be created, written or renamed.
     """
     temporary = path.with_name(f".{path.name}.new")  # a fixed name, so that crashes do not leave one file each
     fd = os.open(temporary, _FLAGS | os.O_TRUNC, 0o644)
@@ -147,8 +149,9 @@ _CHUNK = 1 << 20
 
 
 def outside_change(fd: int, path: Path, size: int) -> str:
-    """Describe in one line what happened to the open file and where its content is now; "" if nothing happened. The
-    file is unchanged if `path` still refers to it and it has `size` bytes. If the file no longer has a name, it is
+    """Describe in one line what happened to the open file and where its content is now; "" if nothing happened.
+
+    The file is unchanged if `path` still refers to it and it has `size` bytes. If the file no longer has a name, it is
     copied next to `path`, because its content would be lost once the descriptor is closed.
     """
     opened = os.fstat(fd)

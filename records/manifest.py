@@ -81,8 +81,9 @@ def resumed_manifest(
     accept_changed_code: bool,
     note: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
-    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed. `note`
-    receives what the user should know.
+    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed.
+
+    `note` receives what the user should know.
     """
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

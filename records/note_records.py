@@ -162,8 +162,9 @@ class RolloutNotes:
 
 
 def fold(records: Iterable[AnyRecord], place_of: Callable[[RolloutRef], K | None]) -> dict[K, RolloutNotes]:
-    """Return what applies to each place. Records whose rollout has no place (None) are left out. A record that a later
-    one removes does not count, and the earlier one that it replaced applies again.
+    """Return what applies to each place. Records whose rollout has no place (None) are left out.
+
+    A record that a later one removes does not count, and the earlier one that it replaced applies again.
     """
     all_records = list(records)
     removed = removed_ids(all_records)
@@ -232,11 +233,12 @@ def note_columns(
 
 
 def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -> dict[RolloutRef, int]:
-    """Return the place of each rollout among `rows`, which are places with the identities of their rows. A rollout is
-    the row with the same task key, response key and repeat; among duplicate tasks, that with the same task index. If no
-    row has its repeat, because a file was merged or its repeats were numbered again, it is a row with the same task key
-    and response key that is not another rollout of `refs`. A rollout without such a row is left out: it is no longer in
-    the file, and a row with another response never takes its place.
+    """Return the place of each rollout among `rows`, which are places with the identities of their rows.
+
+    A rollout is the row with the same task key, response key and repeat; among duplicate tasks, that with the same task
+    index. If no row has its repeat, because a file was merged or its repeats were numbered again, it is a row with the
+    same task key and response key that is not another rollout of `refs`. A rollout without such a row is left out: it
+    is no longer in the file, and a row with another response never takes its place.
     """
     by_content: defaultdict[tuple[str, str], list[tuple[int, RolloutRef]]] = defaultdict(list)
     for place, row in rows:
@@ -291,8 +293,9 @@ def prompt_text(key: int) -> str:
 
 
 def response_key(row: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits from the SHA-256 hash of the output: messages, reasoning, calls and results. Ids,
-    token ids and log-probabilities do not count, nor do rewards: a row that is scored again is the same rollout.
+    """Return 16 hexadecimal digits from the SHA-256 hash of the output: messages, reasoning, calls and results.
+
+    Ids, token ids and log-probabilities do not count, nor do rewards: a row that is scored again is the same rollout.
     """
     output = items(mapping(row.get("response")).get("output"))
     try:

@@ -40,8 +40,9 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def guarded(command: Sequence[str], temporary: Path | None = None) -> list[str]:
-    """Return the command line of `command` under this guard, which needs a pipe as its standard input. `temporary`: a
-    folder to remove once the last process has ended.
+    """Return the command line of `command` under this guard, which needs a pipe as its standard input.
+
+    `temporary`: a folder to remove once the last process has ended.
     """
     return [sys.executable, "-I", __file__, str(temporary or ""), *command]
 

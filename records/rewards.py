@@ -80,15 +80,17 @@ def is_masked_line(line: bytes) -> bool:
 
 def is_measured(row: Mapping[str, Any]) -> bool:
     """Return whether the row is a measured rollout: it has a valid reward, and nothing in it says that this is none.
+
     Every count, mean and training step uses this rule, for rows of this stack and of others.
     """
     return is_reward(row.get("reward")) and not mask_of(row)
 
 
 def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Mapping[str, Any]) -> Json:
-    """Return the result of an episode: `played`, which is the task's `row` with what was played, and the verdict. A
-    value of the row is never replaced by the verdict's: that one is stored as `verdict_<key>`. Nor does a value of the
-    row count as a score: it is stored as `row_<key>`. If the row itself is a finished rollout, its old verdict is
+    """Return the result of an episode: `played`, which is the task's `row` with what was played, and the verdict.
+
+    A value of the row is never replaced by the verdict's: that one is stored as `verdict_<key>`. Nor does a value of
+    the row count as a score: it is stored as `row_<key>`. If the row itself is a finished rollout, its old verdict is
     replaced, and so is what masked it.
     """
     if row.keys().isdisjoint(verdict) and row.keys().isdisjoint(SCORES):

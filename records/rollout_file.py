@@ -41,8 +41,9 @@ class Rollouts:
         return (row for _, row in self.with_offsets())
 
     def with_offsets(self) -> Iterator[tuple[int, RolloutRow]]:
-        """Yield each row with its byte offset, in the decompressed data if the file is compressed. Raises RunError if a
-        line is not a JSON object, unless it is the last line and is still being written.
+        """Yield each row with its byte offset, in the decompressed data if the file is compressed.
+
+        Raises RunError if a line is not a JSON object, unless it is the last line and is still being written.
         """
         invalid = refuse(self.path)
 
@@ -55,6 +56,7 @@ class Rollouts:
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
         """Return a `pyarrow.Table` of these columns (default: all). Raises OperatorError if pyarrow is not installed.
+
         Objects, lists, and columns with values of several types become JSON text, because the items of a conversation
         do not fit Arrow's types.
         """
@@ -63,6 +65,7 @@ class Rollouts:
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
         """Return a `pandas.DataFrame`; objects and lists stay unchanged. Raises OperatorError if pandas is missing.
+
         `columns`: keys of the rows, or fields as in an expression, such as `response.usage.output_tokens`.
         """
         try:
@@ -72,8 +75,9 @@ class Rollouts:
         return pandas.DataFrame(self._columns(columns))
 
     def _columns(self, names: Sequence[str] | None) -> dict[str, list[Any]]:
-        """Return the columns `names`, or a column for every key if `names` is None. Missing values are None. A name
-        that is not a key of the row is a field as in an expression, such as `response.usage.output_tokens`.
+        """Return the columns `names`, or a column for every key if `names` is None. Missing values are None.
+
+        A name that is not a key of the row is a field as in an expression, such as `response.usage.output_tokens`.
         """
         if isinstance(names, str):
             raise OperatorError(f"columns is {names!r}; expected a list of names, such as [{names!r}]")
@@ -105,8 +109,9 @@ def _uniform(values: list[Any]) -> list[Any]:
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
-    """Return the name and path of each file. Names default to the shortest distinct path endings. Raises OperatorError
-    if a file is not a rollout file, or if the names do not match the files.
+    """Return the name and path of each file. Names default to the shortest distinct path endings.
+
+    Raises OperatorError if a file is not a rollout file, or if the names do not match the files.
     """
     if not paths:
         raise OperatorError("no rollout file given; expected, for example, results/rollouts.jsonl")

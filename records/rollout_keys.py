@@ -102,8 +102,9 @@ class KeySet:
 
 
 def task_key(row: Mapping[str, Any]) -> str:
-    """Return a dataset row's `_ng_task_key`, which is equal for duplicate tasks regardless of file and position. It
-    consists of 16 hexadecimal digits from the SHA-256 hash of the prompt, the tools and all other fields that an
+    """Return a dataset row's `_ng_task_key`, which is equal for duplicate tasks regardless of file and position.
+
+    It consists of 16 hexadecimal digits from the SHA-256 hash of the prompt, the tools and all other fields that an
     environment can read. Sampling parameters are excluded, because they do not define the task.
     """
     return digest({**task_fields(row), "responses_create_params": prompt_of(row)}).hex()
@@ -140,8 +141,9 @@ def digest(value: Any) -> bytes:
 
 
 def duplicate_key(line: bytes) -> str:
-    """Return a rollout key that occurs twice in the line's object, or an empty string if there is none. Parsers handle
-    duplicate keys differently.
+    """Return a rollout key that occurs twice in the line's object, or an empty string if there is none.
+
+    Parsers handle duplicate keys differently.
     """
     if all(line.count(quoted) < 2 for quoted in _QUOTED_KEYS):
         return ""
@@ -151,8 +153,9 @@ def duplicate_key(line: bytes) -> str:
 
 
 def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
-    """Return the key of a row. Raises ValueError if it is invalid or not in `expected`. The message is worded to follow
-    a prefix such as `line 17`.
+    """Return the key of a row.
+
+    Raises ValueError if it is invalid or not in `expected`. The message is worded to follow a prefix such as `line 17`.
     """
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):

@@ -76,8 +76,9 @@ _Break = TypedDict("_Break", {"break": NotRequired[PrefixMismatch]})  # a Python
 
 
 class TokenTrace(_Break, total=False):
-    """The origin of a turn's tokens, and how they continue those of the previous turn. `break`: present if the prompt
-    does not begin with the exact ids of the previous turn.
+    """The origin of a turn's tokens, and how they continue those of the previous turn.
+
+    `break`: present if the prompt does not begin with the exact ids of the previous turn.
     """
 
     segment: Required[int]
@@ -270,8 +271,9 @@ class RolloutKeys(_RolloutIndex, total=False):
 
 
 class RolloutRow(RolloutKeys, total=False):
-    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict. Only
-    `reward` is guaranteed: other stacks may omit the rest.
+    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict.
+
+    Only `reward` is guaranteed: other stacks may omit the rest.
     """
 
     reward: Required[float]

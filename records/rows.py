@@ -34,8 +34,9 @@ _new_row = tuple.__new__  # takes half the time of Row(...)
 
 
 def rows_of(file: DataFile) -> Iterator[Row]:
-    """Yield every row, including invalid ones. Blank lines are skipped. Raises OperatorError if the file cannot be
-    read.
+    """Yield every row, including invalid ones. Blank lines are skipped.
+
+    Raises OperatorError if the file cannot be read.
     """
     parse = ExactParser()
     for found in iter_jsonl(with_offsets(lines_of(file)), hand_over, parse=parse):
@@ -58,6 +59,7 @@ def valid_rows(file: DataFile) -> Iterator[Json]:
 
 def rows_again(file: DataFile, line_hashes: Sequence[int]) -> Iterator[Row]:
     """Yield the rows of a file again without validating them. `line_hashes`: the hashes of its lines when it was valid.
+
     The first row whose hash differs, and any additional row, has the problem " changed" and ends the iteration.
     """
     for index, found in enumerate(iter_jsonl(with_offsets(lines_of(file)), hand_over)):
@@ -84,14 +86,16 @@ def row_at(file: DataFile, offset: int, line_hash: int) -> Json:
 
 
 def exact_objects(file: DataFile, error: type[RollyardError] = OperatorError) -> Iterator[ParsedLine]:
-    """Yield every JSON object in a data file, whether or not it is a valid task. Raises `error` if a line is not an
-    object, OperatorError if the file cannot be read.
+    """Yield every JSON object in a data file, whether or not it is a valid task.
+
+    Raises `error` if a line is not an object, OperatorError if the file cannot be read.
     """
     return iter_jsonl(with_offsets(lines_of(file)), refuse(file, error=error), parse=ExactParser())
 
 
 def with_seed(metadata: Any, seed: int) -> Json:
     """Return `metadata` with the seed in its extra_body. Raises ValueError, with a readable message, if it is invalid.
+
     The seed is sent in the same way as in NeMo Gym: `metadata.extra_body` is a JSON string that model servers merge
     into the request to the engine, because the Responses API has no `seed` parameter.
     """
@@ -119,6 +123,7 @@ def agent_of(row: Json) -> str | None:
 
 def id_of_row(row: Json) -> str | None:
     """Return the row's id, a string or a number. Values of other types are not ids, but data for the environment.
+
     Raises ValueError, with a readable message, for an id that cannot be written on one line of an order file.
     """
     for key in ID_KEYS:
@@ -134,6 +139,7 @@ def id_of_row(row: Json) -> str | None:
 
 def _too_deep(encoded: bytes, value: Json) -> str:
     """Return the problem of a row that orjson can parse (up to 1,024 levels) but not encode in a request (up to 254).
+
     Returns an empty string if the row is not too deep.
     """
     if encoded.count(b"{") + encoded.count(b"[") < MAX_DEPTH:
@@ -149,8 +155,9 @@ def _too_deep(encoded: bytes, value: Json) -> str:
 
 
 def _missing_prompt(row: Json) -> str:
-    """Return what is wrong with a row that has no responses_create_params. Empty if an environment with a user_template
-    may accept the row.
+    """Return what is wrong with a row that has no responses_create_params.
+
+    Empty if an environment with a user_template may accept the row.
     """
     if "responses_create_params" in row:
         return ""

@@ -26,8 +26,10 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def t_975(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t distribution, accurate to 1e-5. Uses a table for up to 10 degrees of
-    freedom, and the expansion around the normal quantile for more (Abramowitz & Stegun 1964, 26.7.5).
+    """Return the 97.5% quantile of Student's t distribution, accurate to 1e-5.
+
+    Uses a table for up to 10 degrees of freedom, and the expansion around the normal quantile for more (Abramowitz &
+    Stegun 1964, 26.7.5).
     """
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
@@ -42,11 +44,12 @@ def t_975(freedom: int) -> float:
 
 
 def share_bounds(share: float, tasks: int, alpha: float = 0.05) -> tuple[float, float] | None:
-    """Return the interval for a share if all tasks have the same value, so no standard error can be estimated. Its
-    level is 1 - `alpha`. For a share of 0 or 1, it is the exact one-sided bound, 1 - alpha^(1/tasks), which at 95% is
-    about 3 / tasks (the rule of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how the
-    repeats of a task are correlated, because a value in 0..1 with mean m is 0 with a probability of at most 1 - m. For
-    any other share, it is Wilson's score interval (1927) with each task as one trial, or None for a single task.
+    """Return the interval for a share if all tasks have the same value, so no standard error can be estimated.
+
+    Its level is 1 - `alpha`. For a share of 0 or 1, it is the exact one-sided bound, 1 - alpha^(1/tasks), which at 95%
+    is about 3 / tasks (the rule of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how
+    the repeats of a task are correlated, because a value in 0..1 with mean m is 0 with a probability of at most 1 - m.
+    For any other share, it is Wilson's score interval (1927) with each task as one trial, or None for a single task.
     """
     if share in (0.0, 1.0):
         reach = 1.0 - alpha ** (1.0 / tasks)
@@ -61,8 +64,9 @@ def share_bounds(share: float, tasks: int, alpha: float = 0.05) -> tuple[float, 
 
 
 def unchanged_bound(tasks: int) -> float:
-    """Return the exact two-sided 95% bound on the mean of differences in -1..1 if all observed differences are 0. It
-    follows from the fact that a difference with mean m is nonzero with a probability of at least |m|.
+    """Return the exact two-sided 95% bound on the mean of differences in -1..1 if all observed differences are 0.
+
+    It follows from the fact that a difference with mean m is nonzero with a probability of at least |m|.
     """
     return 1.0 - float(0.025 ** (1.0 / tasks))
 
@@ -164,11 +168,14 @@ def _clustered(
     parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, constant: float | None
 ) -> ClusteredMean:
     """Return the mean over all rollouts with its standard error. Each part contains the sum and the number of rollouts
-    of every task. `size` is the largest absolute value. `constant` is the common value if all values are equal, else
-    None. For T tasks, where S is the sum and m the number of a task's rollouts, the mean is the ratio R = sum S / sum
-    m, and its variance is T / (T - 1) * sum (S - m R)^2 / (sum m)^2. This is the cluster-robust variance of a mean
-    (Miller 2024, arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II).
-    It is valid for unequal numbers of repeats, which are normal while a collection runs.
+    of every task.
+
+    `size` is the largest absolute value. `constant` is the common value if all values are equal, else None.
+
+    For T tasks, where S is the sum and m the number of a task's rollouts, the mean is the ratio R = sum S / sum m, and
+    its variance is T / (T - 1) * sum (S - m R)^2 / (sum m)^2. This is the cluster-robust variance of a mean (Miller
+    2024, arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II). It is
+    valid for unequal numbers of repeats, which are normal while a collection runs.
     """
     tasks, rollouts = sum(len(counts) for _, counts in parts), sum(sum(counts) for _, counts in parts)
     if constant is not None:
@@ -203,9 +210,10 @@ class Scale:
 
 
 def why_not_comparable(scales: Mapping[str, Scale]) -> str:
-    """Return why the rewards of these datasets cannot be averaged; empty if they can be. Rewards can be averaged in two
-    cases: if the rows name the same agent for all datasets, because all rewards then come from the same environment; or
-    if all rewards are in 0..1 and 1 means success.
+    """Return why the rewards of these datasets cannot be averaged; empty if they can be.
+
+    Rewards can be averaged in two cases: if the rows name the same agent for all datasets, because all rewards then
+    come from the same environment; or if all rewards are in 0..1 and 1 means success.
     """
     agents = {agent for scale in scales.values() for agent in scale.agents}
     other = [name for name, scale in sorted(scales.items()) if not scale.is_unit]

@@ -23,8 +23,9 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
-    """Run `work` and return the exit status. An exception is printed to standard error as a short message. `debug`:
-    print its traceback as well.
+    """Run `work` and return the exit status. An exception is printed to standard error as a short message.
+
+    `debug`: print its traceback as well.
     """
     with plain_output():
         return _run(command, work, debug=debug)
@@ -147,8 +148,9 @@ def _is_negative(word: str, action: argparse.Action) -> bool:
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
-    """Run a script's `main` and exit with the same statuses as a command. They are 0 (done), 1 (failed), 2 (wrong
-    usage) and 130 (interrupted).
+    """Run a script's `main` and exit with the same statuses as a command.
+
+    They are 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted).
     """
     sys.exit(exit_status(Path(sys.argv[0]).name, lambda: main() or EXIT_DONE))
 
@@ -176,10 +178,11 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_foreground(command: Sequence[str]) -> int:
-    """Run a command and return its exit status; 128 plus the signal's number if a signal ended it. `subprocess.run`
-    kills its child a quarter of a second after Ctrl-C, so that a command could not end what it has started. Here, the
-    command has a process group of its own and gets each SIGINT and SIGTERM of this process once. Must be called in the
-    main thread.
+    """Run a command and return its exit status; 128 plus the signal's number if a signal ended it.
+
+    `subprocess.run` kills its child a quarter of a second after Ctrl-C, so that a command could not end what it has
+    started. Here, the command has a process group of its own and gets each SIGINT and SIGTERM of this process once.
+    Must be called in the main thread.
     """
     pending: list[int] = []
     process: subprocess.Popen[bytes] | None = None

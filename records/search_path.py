@@ -22,8 +22,9 @@ def resolve(path: Path, roots: Sequence[Path]) -> Path:
 
 
 def find_file(path: str | Path, roots: Iterable[Path]) -> Path | None:
-    """Return the path of a file in the first root that contains it; None if no root does. Raises OperatorError if a
-    root is unreadable.
+    """Return the path of a file in the first root that contains it; None if no root does.
+
+    Raises OperatorError if a root is unreadable.
     """
     try:
         return next((root / path for root in roots if (root / path).is_file()), None)

@@ -56,6 +56,7 @@ class ExactParser:
 
 def check_exact(text: bytes, written: bytes) -> None:
     """Check that parsing `text` with orjson lost no information. `written` is the parsed value, serialized by orjson.
+
     Raises ValueError if a number lost digits or a key is duplicated; the message contains the number or key.
     """
     # Most documents differ from orjson's output only in white space, which means that nothing was lost.

@@ -44,8 +44,9 @@ def plain_output() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that are closed, for example by `>&-`. Otherwise, the next file that is opened would get
-    the descriptor of the closed stream.
+    """Open standard streams that are closed, for example by `>&-`.
+
+    Otherwise, the next file that is opened would get the descriptor of the closed stream.
     """
     if sys.stdout is not None and sys.stderr is not None:
         return

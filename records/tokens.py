@@ -68,8 +68,10 @@ def model_call(item: Json) -> ModelCall | None:
 
 
 def log_probs_of(item: Json) -> list[float]:
-    """Return the log-probabilities of the tokens of the model call that ends with this item. If one of them is invalid,
-    or their number is not that of the token ids, return an empty list, because a gap would shift the others.
+    """Return the log-probabilities of the tokens of the model call that ends with this item.
+
+    If one of them is invalid, or their number is not that of the token ids, return an empty list, because a gap would
+    shift the others.
     """
     ids = ids_of(item.get("generation_token_ids"))
     if ids is None and "generation_log_probs" not in item:
@@ -98,9 +100,10 @@ def alternatives_of(entry: Json) -> list[tuple[str, float]]:
 
 
 def least_entropy(entry: Json) -> float | None:
-    """Return a lower bound of the entropy of the distribution at a position, in nats; None without alternatives. The
-    probability that the recorded tokens leave counts as that of a single further token, which has less entropy than any
-    other distribution of it.
+    """Return a lower bound of the entropy of the distribution at a position, in nats; None without alternatives.
+
+    The probability that the recorded tokens leave counts as that of a single further token, which has less entropy than
+    any other distribution of it.
     """
     known = dict(alternatives_of(entry))
     if not known:

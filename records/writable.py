@@ -13,6 +13,7 @@ from rollyard.records.errors import OperatorError
 
 def check_writable(folder: Path, shown: str) -> Path:
     """Return the nearest existing folder, `folder` or one above it. Raises OperatorError if it cannot be written.
+
     `shown`: the setting with its value, for the message.
     """
     parent = folder

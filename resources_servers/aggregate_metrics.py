@@ -100,9 +100,10 @@ def _statistics(values: Iterable[dict[str, float]]) -> dict[str, float]:
 
 
 def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
-    """Return pass@k, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374), and the mean over the first k. A
-    rollout passes if the environment's `success` is true or, if no row has it, if its reward is 1. Rollouts without the
-    field are left out. There are no rates if rewards other than 0 and 1 occur without a `success`.
+    """Return pass@k, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374), and the mean over the first k.
+
+    A rollout passes if the environment's `success` is true or, if no row has it, if its reward is 1. Rollouts without
+    the field are left out. There are no rates if rewards other than 0 and 1 occur without a `success`.
     """
     rows = [row for task in tasks for row in task]
     field = "success" if any(isinstance(row.get("success"), bool) for row in rows) else "reward"

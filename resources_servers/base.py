@@ -57,8 +57,9 @@ __all__ = [
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`. Raises
-    OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
+    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`.
+
+    Raises OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
     """
     check_environment(environment)
     file = getattr(sys.modules.get(environment.__module__), "__file__", None)

@@ -170,8 +170,10 @@ def reset_result(found: Any) -> tuple[str, Json]:
 
 
 def turn_result(found: Any) -> Turn:
-    """Return the result of `turn`. Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a
-    Verdict, raises Failure malformed_answer if the reward is not a number.
+    """Return the result of `turn`.
+
+    Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a Verdict, raises Failure
+    malformed_answer if the reward is not a number.
     """
     if not isinstance(found, Turn):
         raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
@@ -199,9 +201,11 @@ def tool_result(found: Any) -> Any:
 
 
 def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool = False) -> Json:
-    """Return the verdict as JSON, without the standard fields that the environment did not set. `declared`: the
-    `declaration` of the environment's verdict fields, which the row then contains. Raises TypeError if it is not a
-    Verdict or contains a field that the rollout already has.
+    """Return the verdict as JSON, without the standard fields that the environment did not set.
+
+    `declared`: the `declaration` of the environment's verdict fields, which the row then contains.
+
+    Raises TypeError if it is not a Verdict or contains a field that the rollout already has.
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
@@ -239,8 +243,9 @@ def _shown(name: str, value: Any) -> str:
 
 
 def encoded(fields: Mapping[str, Any], source: str) -> bytes:
-    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded. `source` is the
-    start of the error message, such as `verify returned a Verdict`.
+    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded.
+
+    `source` is the start of the error message, such as `verify returned a Verdict`.
     """
     try:
         return orjson.dumps(fields)
@@ -288,8 +293,9 @@ async def bad_task_as_failure(work: Awaitable[T]) -> T:
 
 
 async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:
-    """Await the verdict. Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's
-    reward is invalid.
+    """Await the verdict.
+
+    Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's reward is invalid.
     """
     try:
         return await bad_task_as_failure(work)

@@ -70,16 +70,18 @@ def _print_line(line: str) -> None:
 def rows_from(
     locations: DataLocations, selection: splits.SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """Read the rows from the first usable location. If there is none, raises OperatorError or RunError with a reason
-    for each location.
+    """Read the rows from the first usable location.
+
+    If there is none, raises OperatorError or RunError with a reason for each location.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
 def read_rows(path: Path, selection: splits.SplitSelection = ANY) -> Iterator[Json]:
-    """Read the rows from a file, or those of one split and subset from a folder. Raises OperatorError if no rows can be
-    read or if several files match equally well.
+    """Read the rows from a file, or those of one split and subset from a folder.
+
+    Raises OperatorError if no rows can be read or if several files match equally well.
     """
     try:
         files = _from_local(path, selection)
@@ -90,6 +92,7 @@ def read_rows(path: Path, selection: splits.SplitSelection = ANY) -> Iterator[Js
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write the rows as JSON Lines and return their number. If the iterator raises an error, an existing file is kept.
+
     Raises OperatorError if there are no rows.
     """
     count = 0
@@ -153,6 +156,7 @@ def prepare(
     subset: str | None = None,
 ) -> None:
     """Write the row that `make` builds from each source row and its number. If `make` returns None, the row is skipped.
+
     `split`, `subset`: those to read if the options name none. Raises OperatorError if a source is missing or has
     unexpected rows, RunError if a download failed.
     """
@@ -190,8 +194,9 @@ class RawRows:
 
 
 def _objects(file: Path) -> Iterator[Json]:
-    """Yield the rows of a file. As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or
-    JSON Lines.
+    """Yield the rows of a file.
+
+    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
     """
     if _has_lines(file):
         yield from (line.value for line in exact_objects(file))

@@ -39,9 +39,10 @@ from rollyard.services.server.settings import ServerSettings, settings_argument
 
 
 class BadTask(Exception):
-    """Raised by an Environment if the row is unusable. The rollout fails permanently and gets no reward. If a tool or a
-    turn raises it, the message is sent to the model instead: the row was valid when the session was opened, and no
-    action of the model can make it invalid.
+    """Raised by an Environment if the row is unusable. The rollout fails permanently and gets no reward.
+
+    If a tool or a turn raises it, the message is sent to the model instead: the row was valid when the session was
+    opened, and no action of the model can make it invalid.
     """
 
 
@@ -95,9 +96,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """A tool's result that also states whether the episode is over. In the response, an object gets the additional key
-    `done`. A list of content parts, such as images, gets an additional part if the episode is over. Anything else, such
-    as a string, becomes `{"output": ..., "done": ...}`.
+    """A tool's result that also states whether the episode is over.
+
+    In the response, an object gets the additional key `done`. A list of content parts, such as images, gets an
+    additional part if the episode is over. Anything else, such as a string, becomes `{"output": ..., "done": ...}`.
     """
 
     output: Any
@@ -127,8 +129,9 @@ class Verification:
 
     @cached_property
     def response(self) -> Json:
-        """The episode as an OpenAI Response; its `output` contains every turn in order. Raises Failure bad_request if
-        the request contains no finished Response, because nothing else is ever scored.
+        """The episode as an OpenAI Response; its `output` contains every turn in order.
+
+        Raises Failure bad_request if the request contains no finished Response, because nothing else is ever scored.
         """
         response: Json = self.row.get("response")  # type: ignore[assignment]
         check_graded(response)
@@ -171,9 +174,10 @@ class Environment(Generic[S]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
-        """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`. The
-        lifespan is entered before the server becomes ready and exited when the server stops. `ng_run` also enters and
-        exits it to check a config. To prevent the server from starting, raise OperatorError with a message that
+        """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`.
+
+        The lifespan is entered before the server becomes ready and exited when the server stops. `ng_run` also enters
+        and exits it to check a config. To prevent the server from starting, raise OperatorError with a message that
         explains what to do.
         """
         yield None
@@ -260,6 +264,7 @@ class Models:
 
     async def respond(self, server: str, request: Json, *, timeout_s: float = RESPOND_S) -> Json:
         """Send an OpenAI Responses create request to the model server `server` and return the Response object.
+
         `timeout_s` limits the whole call, including the model server's retries. If the call fails, raises Failure with
         the server's name. Do not catch it: the rollout is then recorded as failed and gets no reward.
         """

@@ -61,8 +61,9 @@ def as_request(row: Json, text: str) -> Json:
 
 
 def task(index: int, dataset: str, row: Json, added: Json) -> Json:
-    """Return the task in the evaluator's format, and under `additions` in Rollyard's. `added`: the input and tools that
-    the environment adds to the row.
+    """Return the task in the evaluator's format, and under `additions` in Rollyard's.
+
+    `added`: the input and tools that the environment adds to the row.
     """
     params = row.get("responses_create_params") or {}
     items: list[Json] = [*added.get("input", ()), *_items(params.get("input"))]

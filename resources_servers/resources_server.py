@@ -58,8 +58,10 @@ LEAVE_S = 10.0
 
 
 class Lifespan:
-    """Runs one lifespan in its own task. A server may be started in one task and stopped in another, but task groups,
-    timeouts and anyio's cancel scopes must be exited in the task that entered them.
+    """Runs one lifespan in its own task.
+
+    A server may be started in one task and stopped in another, but task groups, timeouts and anyio's cancel scopes
+    must be exited in the task that entered them.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -71,8 +73,9 @@ class Lifespan:
         self._shared: Any = None
 
     async def enter(self) -> Any:
-        """Enter the lifespan and return the value that it yields. A RollyardError from the lifespan is raised
-        unchanged, any other exception as RunError.
+        """Enter the lifespan and return the value that it yields.
+
+        A RollyardError from the lifespan is raised unchanged, any other exception as RunError.
         """
         try:
             return await self._enter()
@@ -99,9 +102,10 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and exit the lifespan. Raises the same errors as `enter`. The check also passes if entering takes
-        longer than CHECK_S, because the real start has its own deadline, or if entering fails because the run's other
-        servers are not up yet.
+        """Enter and exit the lifespan. Raises the same errors as `enter`.
+
+        The check also passes if entering takes longer than CHECK_S, because the real start has its own deadline, or if
+        entering fails because the run's other servers are not up yet.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -360,6 +364,7 @@ class ResourcesServer(Server):
 
     async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
         """Return the verdict on the row in the request, with all fields of the request. `lost`: why it has no session.
+
         NeMo Evaluator's native mode leaves out `expected_answer`: fields that the request lacks are those of the row of
         the served dataset with the same prompt. Raises Failure if the row is not enough for a verdict.
         """
@@ -395,8 +400,9 @@ class ResourcesServer(Server):
             await self._sessions.close(session.id)
 
     async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
-        """End the session of a client that has received a verdict, or shorten its idle limit. It ends at once if the
-        request alone would be enough for another verdict, because nothing can be played in it.
+        """End the session of a client that has received a verdict, or shorten its idle limit.
+
+        It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
         """
         if self._stateless and session.row.keys() <= request.row.keys():
             await self._sessions.close(session.id)

@@ -48,8 +48,9 @@ class Rubric:
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
         """`success` is the part that must get the full score, or the lowest reward that counts as a success. If it is
-        None, the verdict has no `success`. Raises OperatorError for a weight that is not a finite number, and for a
-        `success` that is not a part's name.
+        None, the verdict has no `success`.
+
+        Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
         """
         if not parts:
             raise OperatorError("a Rubric needs at least one part: Rubric(correct=(1.0, check_answer))")
@@ -68,8 +69,9 @@ class Rubric:
         self._success = success
 
     async def verdict(self, subject: Any, response: Verification, **fields: Any) -> Verdict:
-        """Score the response. The reward is the sum of the weighted scores. `fields` are added to the verdict. The
-        verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
+        """Score the response. The reward is the sum of the weighted scores. `fields` are added to the verdict.
+
+        The verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
         from 0 to 1), `success` if it was configured, and the fields of the parts' `Score`s. Raises Failure with the
         part's name if a part raises an exception or does not return a score.
         """

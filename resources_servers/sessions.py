@@ -103,8 +103,10 @@ class Sessions:
         turn_based: bool = False,
     ) -> OpenEpisode:
         """Open a session for the episode that `make` creates from `row`. If the agent chose a `name`, it becomes the
-        session's id. Raises Failure: overloaded if too many sessions are open, session_lost if the name was used
-        before, bad_request if the name is invalid.
+        session's id.
+
+        Raises Failure: overloaded if too many sessions are open, session_lost if the name was used before, bad_request
+        if the name is invalid.
         """
         if name is not None:
             self._check_name(name)
@@ -188,8 +190,9 @@ class Sessions:
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: RawRequest) -> None:
-        """End the session that the call's cookie identifies. Without a cookie, end the session with the id that the
-        agent chose, even if it is not open yet.
+        """End the session that the call's cookie identifies.
+
+        Without a cookie, end the session with the id that the agent chose, even if it is not open yet.
         """
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in (call.header(b"cookie") or ""):
@@ -256,8 +259,9 @@ class SessionCleanup:
     def begin(
         self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
     ) -> asyncio.Task[None]:
-        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds. The
-        returned task never raises an exception.
+        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds.
+
+        The returned task never raises an exception.
         """
         task = asyncio.create_task(self._end(name, episode, turn, wait_s))
         self._running.add(task)

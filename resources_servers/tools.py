@@ -35,10 +35,12 @@ class InvalidToolCall(ValueError):
 
 
 def tool(method: Method) -> Method:
-    """Mark an async method of an Environment as a tool that the model may call. Its name, docstring and signature
-    become the tool's name, description and schema. The return value is the tool's output as JSON; a string is shown to
-    the model as plain text. An object with `"done": true`, or a ToolResult, ends the episode. InvalidToolCall becomes
-    an error message for the model; any other exception is a failure of the environment.
+    """Mark an async method of an Environment as a tool that the model may call.
+
+    Its name, docstring and signature become the tool's name, description and schema. The return value is the tool's
+    output as JSON; a string is shown to the model as plain text. An object with `"done": true`, or a ToolResult, ends
+    the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
+    environment.
     """
     if isinstance(method, staticmethod | classmethod):
         raise TypeError(f"tool {method.__name__} must be a plain method, not a {type(method).__name__}")
@@ -99,6 +101,7 @@ class Tool:
 @contextlib.contextmanager
 def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     """Convert errors that only the model can have caused into InvalidToolCall, because they must not fail the rollout.
+
     These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
     determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are converted too.
     """
@@ -118,9 +121,10 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
-    """Return the tools of an Environment class by name, including inherited ones. Raises TypeError for a synchronous
-    method, a method without `self`, a name that the wire format or Environment uses, and a parameter that a JSON object
-    cannot contain, such as `*args`, or that a JSON schema cannot describe.
+    """Return the tools of an Environment class by name, including inherited ones.
+
+    Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
+    and a parameter that a JSON object cannot contain, such as `*args`, or that a JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):

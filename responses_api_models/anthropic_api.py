@@ -130,8 +130,9 @@ _FIELDS: dict[str, dict[str, type]] = {
 
 
 def messages_to_responses(request: Json) -> Json:
-    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted. The stop sequences
-    stay in the request as `stop`.
+    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted.
+
+    The stop sequences stay in the request as `stop`.
     """
     for name in _REFUSED:
         if request.get(name):
@@ -160,8 +161,9 @@ def messages_to_responses(request: Json) -> Json:
 
 
 def prompt_of(request: Json) -> Json:
-    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`. Raises Failure bad_request if
-    it is invalid or cannot be converted.
+    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`.
+
+    Raises Failure bad_request if it is invalid or cannot be converted.
     """
     body: Json = {"input": _items(request.get("messages"))}
     if system := _text(_blocks(request.get("system"), "system", "text")):
@@ -261,8 +263,9 @@ STOPPED_BY = "stop_sequence"
 
 
 def response_to_message(response: Json, stop: StopSequences) -> Json:
-    """Convert a complete Response. `stop`: the request's stop sequences. If the engine ignored them, the message ends
-    at the first one.
+    """Convert a complete Response.
+
+    `stop`: the request's stop sequences. If the engine ignored them, the message ends at the first one.
     """
     check_response(response)
     try:

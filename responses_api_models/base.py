@@ -76,6 +76,7 @@ class ModelServer(Server, Generic[S]):
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Response object for a create request, from which the `stream` fields have been removed.
+
         Subclasses must implement this method. To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError(f"{type(self).__name__} must define responses")
@@ -91,8 +92,9 @@ class ModelServer(Server, Generic[S]):
         return conversion.response_to_chat(response)
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the exact number of tokens in the prompt of a Responses create request. By default, raises Failure
-        bad_request with status 501.
+        """Return the exact number of tokens in the prompt of a Responses create request.
+
+        By default, raises Failure bad_request with status 501.
         """
         detail = f"{self.name} cannot count tokens: its model server has no tokenizer; read the usage of a response"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=501)

@@ -104,6 +104,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 def check_responses_request(request: Json) -> None:
     """Check the types and token limits of a Responses create request. Raises Failure bad_request if one is invalid.
+
     Only fields whose type the code relies on are checked. Unknown fields are accepted, values are validated by the
     engine, and a null field counts as absent.
     """
@@ -201,6 +202,7 @@ def wants_logprobs(request: Json) -> bool:
 
 def apply_metadata(body: Json) -> None:
     """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
+
     The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
     precedence over the request's own `chat_template_kwargs`.
     """
@@ -422,8 +424,9 @@ def text_of(content: Any) -> str:
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model. `taken`
-    contains the ids of earlier calls.
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
+
+    `taken` contains the ids of earlier calls.
     """
     call, function = call_function(call)
     item = {
@@ -775,9 +778,10 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 def split_thinking(content: str) -> tuple[str, str]:
-    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim. If the opening
-    tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the closing tag is
-    missing, the output was truncated during the reasoning.
+    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim.
+
+    If the opening tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the
+    closing tag is missing, the output was truncated during the reasoning.
     """
     head, closing, rest = content.partition(CLOSING)
     before, opening, reasoning = head.partition(OPENING)
@@ -787,9 +791,10 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 class ThinkTags:
-    """Splits streamed text into reasoning and content. Text after an opening tag is reasoning and is returned
-    immediately. Text without an opening tag is held back until the closing tag arrives, because it can still turn out
-    to be reasoning.
+    """Splits streamed text into reasoning and content.
+
+    Text after an opening tag is reasoning and is returned immediately. Text without an opening tag is held back until
+    the closing tag arrives, because it can still turn out to be reasoning.
     """
 
     def __init__(self) -> None:

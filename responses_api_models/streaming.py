@@ -62,9 +62,10 @@ def event_reporter(server: str, call: RawRequest) -> Reporter:
 
 
 async def chat(events: AsyncIterator[bytes], report: Reporter, requested: int = 1) -> AsyncIterator[bytes]:
-    """Forward a stream of chat chunks; if it is interrupted or loses a tool call, end it with an error event. It is
-    complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`. `requested`: the
-    number of choices that the request asked for.
+    """Forward a stream of chat chunks; if it is interrupted or loses a tool call, end it with an error event.
+
+    It is complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`.
+    `requested`: the number of choices that the request asked for.
     """
     choices = _Choices(requested)
     try:
@@ -99,8 +100,9 @@ class _Choices:
         return all(self._finished.values()) if self._finished else self.ended
 
     def read(self, event: bytes, data: bytes) -> bytes:
-        """Return the event of a chunk, with arguments of tool calls that are text. Raises Failure if the engine aborted
-        a choice, or if a call is in a choice that was not requested or missing.
+        """Return the event of a chunk, with arguments of tool calls that are text.
+
+        Raises Failure if the engine aborted a choice, or if a call is in a choice that was not requested or missing.
         """
         chunk, changed = _payload(event, data), False
         choices = chunk.get("choices")
@@ -190,9 +192,11 @@ _STANDARD_KEYS = frozenset(
 
 
 class ResponseEvents:
-    """Converts a chat engine's chunks to Responses stream events, without I/O. Together, the events form the Response
-    that `chat_to_response` would return for the complete completion. At any time, either one text item or any number of
-    tool calls are open, and the deltas of open calls can be interleaved. Text after a tool call starts a new item.
+    """Converts a chat engine's chunks to Responses stream events, without I/O.
+
+    Together, the events form the Response that `chat_to_response` would return for the complete completion. At any
+    time, either one text item or any number of tool calls are open, and the deltas of open calls can be interleaved.
+    Text after a tool call starts a new item.
     """
 
     def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], object] = bool) -> None:

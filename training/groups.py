@@ -81,8 +81,9 @@ def member_of_failure(task_key: str, repeat: int, kind: str, treatment: Treatmen
 
 
 def has_parse_error(row: Json) -> bool:
-    """Return whether there is no answer in the response, or the engine could not parse a tool call. An environment may
-    read an answer that its score does not accept, and then says so itself (`parse_error`).
+    """Return whether there is no answer in the response, or the engine could not parse a tool call.
+
+    An environment may read an answer that its score does not accept, and then says so itself (`parse_error`).
     """
     if row.get("finish_reason") == FinishReason.UNREADABLE_CALL:
         return True
@@ -237,9 +238,10 @@ class EndingRules(Record):
         return self.model_timeout if server in model_servers else self.server_timeout
 
     def is_final(self, kind: str, server: str, agents: Collection[str], model_servers: Collection[str]) -> bool:
-        """Return whether a rollout that failed in this way is never retried: bad tasks fail again. A failure that
-        counts with reward 0 must stay one, and so must an episode that exceeded its deadline as a whole: no answer may
-        buy a second try by what it costs.
+        """Return whether a rollout that failed in this way is never retried.
+
+        Bad tasks fail again. A failure that counts with reward 0 must stay one, and so must an episode that exceeded
+        its deadline as a whole: no answer may buy a second try by what it costs.
         """
         if kind == FailureKind.BAD_TASK or (kind == FailureKind.TIMEOUT and server in agents):
             return True

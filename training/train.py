@@ -245,7 +245,8 @@ def run_training(
 
 class TrainingLoop:
     """Runs in every process. Only the main one has a StepRunner and traces: it calls the stack and writes the folder.
-    Saving needs all processes, so whether it happens depends only on what all of them know.
+
+    Saving weights and checkpoints needs all processes, so whether it happens depends only on what all of them know.
     """
 
     def __init__(

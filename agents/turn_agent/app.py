@@ -158,8 +158,9 @@ class TurnEpisode(Episode):
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:
-        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step. Tool calls
-        beyond the limit per turn are left out, because the environment runs what it receives.
+        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step.
+
+        Tool calls beyond the limit per turn are left out, because the environment runs what it receives.
         """
         excess = self._excess(response)
         output = [item for item in response["output"] if not excess or id(item) not in excess]
@@ -193,8 +194,9 @@ class TurnEpisode(Episode):
         return {id(item) for item in calls[self._max_tool_calls :]}
 
     def _flag(self, answer: Json, name: str) -> bool:
-        """Return a boolean field of the response to `/step`; False if it is missing. Raises Failure malformed_answer if
-        it is not a boolean.
+        """Return a boolean field of the response to `/step`; False if it is missing.
+
+        Raises Failure malformed_answer if it is not a boolean.
         """
         if not isinstance(flag := answer.get(name), bool | None):
             detail = f"/step returned {name} {flag!r:.100}; expected true or false"

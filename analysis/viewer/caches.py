@@ -40,8 +40,9 @@ class PacedCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], T], *, final: bool) -> T:
-        """Return the result for `key`. It may be that of an earlier version, unless `final`: that version is the last
-        one for now.
+        """Return the result for `key`.
+
+        It may be that of an earlier version, unless `final`: that version is the last one for now.
         """
         with self._lock:
             found = self._kept.get(key)

@@ -37,9 +37,11 @@ class TaskPair(Record):
 
 
 class ViewedComparison(Record):
-    """GET /api/compare?first=0&second=1: the comparison of two runs. `sort` is one of task, change (of the solve rate,
-    or of the mean reward if "solved" is undefined), first and second (the mean reward in that run). A leading `-` means
-    descending order. `start` and `limit` work as they do for the list of rollouts.
+    """GET /api/compare?first=0&second=1: the comparison of two runs.
+
+    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
+    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
+    list of rollouts.
     """
 
     runs: tuple[int, int]

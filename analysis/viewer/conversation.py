@@ -186,8 +186,9 @@ def _source(part: Json) -> str:
 
 
 def thoughts(text: str) -> list[tuple[bool, str]]:
-    """Split a model's text into (is_thought, text) pieces. A `</think>` without an opening tag ends a thought that
-    began in the prompt. A text without tags is one piece.
+    """Split a model's text into (is_thought, text) pieces.
+
+    A `</think>` without an opening tag ends a thought that began in the prompt. A text without tags is one piece.
     """
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))

@@ -53,9 +53,11 @@ def export(
     view: ExportView | None = None,
     decoder: TokenDecoder | None = None,
 ) -> bytes:
-    """Return the page with up to `limit` rollouts of each file. The index must be complete. `view`: the columns and the
-    order of the list, and which rollouts to export; the first ones in its order. Raises OSError if a file cannot be
-    read, RowChanged if a file has changed, and OperatorError if the view is invalid.
+    """Return the page with up to `limit` rollouts of each file. The index must be complete.
+
+    `view`: the columns and the order of the list, and which rollouts to export; the first ones in its order.
+
+    Raises OSError if a file cannot be read, RowChanged if a file has changed, and OperatorError if the view is invalid.
     """
     view = view or ExportView()
     overview = file_index.overview()
@@ -98,9 +100,10 @@ def export(
 
 
 def chosen(table: RolloutTable, limit: int, examples: Sequence[int] = ()) -> Indexes:
-    """Select representative rollouts and return their indexes in ascending order. A quarter of them are the best, a
-    quarter are the worst, up to a quarter have failed, and up to a quarter are `examples`. The rest are evenly spaced.
-    The best and the worst are spread across tasks.
+    """Select representative rollouts and return their indexes in ascending order.
+
+    A quarter of them are the best, a quarter are the worst, up to a quarter have failed, and up to a quarter are
+    `examples`. The rest are evenly spaced. The best and the worst are spread across tasks.
     """
     if len(table) <= limit:
         return np.arange(len(table))
@@ -206,10 +209,11 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def single_page(data: bytes, note: str) -> bytes:
-    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top. Modules are unchanged
-    except for the paths in their imports, which an import map resolves to `data:` URLs. The policy only allows scripts
-    with a nonce generated for this file, and the modules they import: unlike a hash, a nonce also covers imports.
-    Rollouts cannot contain the nonce, because they are older than it.
+    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top.
+
+    Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` URLs. The
+    policy only allows scripts with a nonce generated for this file, and the modules they import: unlike a hash, a nonce
+    also covers imports. Rollouts cannot contain the nonce, because they are older than it.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join(

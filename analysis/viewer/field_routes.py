@@ -85,8 +85,9 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
-    """Return how often each value of the field occurs among the rollouts that the query selects. Raises ExpressionError
-    if `key` is not a field, or if the query is invalid.
+    """Return how often each value of the field occurs among the rollouts that the query selects.
+
+    Raises ExpressionError if `key` is not a field, or if the query is invalid.
     """
     listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
     column, read = run.fields.values.named(listing.columns, run.listed, key)

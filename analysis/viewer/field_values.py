@@ -118,7 +118,9 @@ class FieldColumns:
 
     def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> ValueSelection:
         """Evaluate an expression and a sort key; either may be empty. `measured`: which rollouts of the table are those
-        of `columns`, in the same order. Raises ExpressionError if `where` or `sort` is invalid.
+        of `columns`, in the same order.
+
+        Raises ExpressionError if `where` or `sort` is invalid.
         """
         if not where and not sort:
             return ValueSelection()
@@ -136,6 +138,7 @@ class FieldColumns:
 
     def named(self, columns: Columns, until: int, name: str) -> tuple[Column, float]:
         """Return the values of a field over the measured rollouts, and the share of the file that has been read for it.
+
         Raises ExpressionError if `name` is not a field.
         """
         field = parse_field(name)
@@ -145,8 +148,9 @@ class FieldColumns:
         return found.columns[field], found.share(until)
 
     def read(self, fields: Sequence[FieldPath], until: int, offsets: Ints) -> FieldValues:
-        """Return the fields' values in the rows at `offsets`. `until` is the number of bytes in complete lines. Raises
-        ExpressionError if values are too large to be kept.
+        """Return the fields' values in the rows at `offsets`.
+
+        `until` is the number of bytes in complete lines. Raises ExpressionError if values are too large to be kept.
         """
         noted = [field for field in fields if is_note_field(field)]
         if noted:
@@ -205,7 +209,9 @@ class FieldScan:
 
     def progress(self, fields: Sequence[FieldPath], until: int, wait_s: float = 0.0) -> int:
         """Return the number of bytes that have been read for all of these fields. `until` is the number of bytes in
-        complete lines. Waits for at most `wait_s`. Raises ExpressionError if the values are too large to be kept.
+        complete lines.
+
+        Waits for at most `wait_s`. Raises ExpressionError if the values are too large to be kept.
         """
         with self._changed:
             self._until = max(until, self._until)

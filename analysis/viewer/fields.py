@@ -117,9 +117,10 @@ class FileFields:
         self._keys: tuple[Ints, FieldKeys] | None = None
 
     def cells(self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str) -> tuple[Heads, Cells]:
-        """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row). `places`:
-        the index of each row in `columns`, negative for unmeasured ones. Raises ExpressionError if a name is not a
-        field, and OSError if the file cannot be read.
+        """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row).
+
+        `places`: the index of each row in `columns`, negative for unmeasured ones. Raises ExpressionError if a name is
+        not a field, and OSError if the file cannot be read.
         """
         key = names, tuple(offsets), Identity(columns)
         return self._pages.get(
@@ -241,8 +242,9 @@ def verdict_of(row: Mapping[str, Any], parts: int = _MAX_PARTS) -> list[VerdictV
 
 
 def heads_of(names: Sequence[str], rows: Sequence[Mapping[str, Any] | None], known: Sequence[str]) -> list[ColumnHead]:
-    """Return the columns that these names mean for the rows. `known`: names of columns that need no values. Raises
-    ExpressionError if a name is not a field.
+    """Return the columns that these names mean for the rows. `known`: names of columns that need no values.
+
+    Raises ExpressionError if a name is not a field.
     """
     heads: dict[str, ColumnHead] = {}
     for name in names:
@@ -274,8 +276,9 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 
 def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
-    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`. Large
-    integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
+    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`.
+
+    Large integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
     """
     is_large = type(value) is int and abs(value) > LARGEST_EXACT and value.bit_length() <= _MAX_BITS
     if is_large or (type(value) is float and math.isinf(value)):

@@ -349,8 +349,9 @@ class FileFingerprint:
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
-        """Fingerprint the file at `path`. Raises OSError if it cannot be read. `stat` must be from before the file was
-        read; `complete` states whether it was read to the end.
+        """Fingerprint the file at `path`. Raises OSError if it cannot be read.
+
+        `stat` must be from before the file was read; `complete` states whether it was read to the end.
         """
         size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
@@ -360,8 +361,9 @@ class FileFingerprint:
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def fits(self, path: Path, stat: os.stat_result) -> bool:
-        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read. A file that
-        was written to without growing counts as changed, because lines are only ever appended.
+        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read.
+
+        A file that was written to without growing counts as changed, because lines are only ever appended.
         """
         if self.unchanged(stat):
             return True

@@ -65,8 +65,9 @@ class Query(BaseModel):
 
 
 def page_start(start: int, limit: int, total: int, searched: float = 1.0) -> int:
-    """Return where the page that was asked for starts; that of the last page if `start` lies past the end. The end is
-    only known when everything has been searched.
+    """Return where the page that was asked for starts; that of the last page if `start` lies past the end.
+
+    The end is only known when everything has been searched.
     """
     return start if start < total or limit == 0 or searched < 1 else max(total - 1, 0) // limit * limit
 
@@ -92,9 +93,10 @@ class Listing:
     def select(
         self, query: Query, found: NDArray[np.int64] | None = None, selection: ValueSelection = NO_SELECTION
     ) -> Indexes:
-        """Return the sorted indexes of the matching rollouts. `found` contains the byte offsets of the rows that
-        contain the searched text, in ascending order. `selection`: the query's expression and sort key, evaluated over
-        the table.
+        """Return the sorted indexes of the matching rollouts.
+
+        `found` contains the byte offsets of the rows that contain the searched text, in ascending order. `selection`:
+        the query's expression and sort key, evaluated over the table.
         """
         key = query.model_copy(update={"start": 0, "limit": 0, "columns": ""}).model_dump_json()
         version = f"{-1 if found is None else len(found)} {selection.version}"
@@ -225,6 +227,7 @@ class RolloutTable:
 
 def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> RolloutTable:
     """Build the table from measured rows, rows without a reward, and `failed` attempts at rollouts that have no row.
+
     Rewards of at least `threshold` count as solved.
     """
     solved = which_solved(columns, threshold)[1]

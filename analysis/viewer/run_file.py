@@ -120,8 +120,10 @@ class RunFile:
 
     def page(self, query: Query) -> Page:
         """Return a page of the list, the last one if `query.start` lies past the end. While the file is searched, it
-        contains only rollouts found so far. Raises ExpressionError if the query's expression, sort key or columns are
-        invalid, and OSError if the file cannot be read.
+        contains only rollouts found so far.
+
+        Raises ExpressionError if the query's expression, sort key or columns are invalid, and OSError if the file
+        cannot be read.
         """
         listing, indexes, searched = self.select(query)
         start = page_start(query.start, query.limit, len(indexes), searched)
@@ -231,8 +233,9 @@ def index_of(table: RolloutTable, task: int, repeat: int) -> int:
 
 
 def rollout_view(run: RunFile, table: RolloutTable, index: int, replays: Replays) -> RolloutView:
-    """Return the rollout at `index` of the run's table. Raises OSError if the file cannot be read, and RowChanged if
-    the index is out of date.
+    """Return the rollout at `index` of the run's table.
+
+    Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
     """
     line, row = table.line(index), row_of(run, table, index)
     events = events_of(row) if row else []

@@ -112,9 +112,10 @@ class MapRow(Record):
 
 
 class TaskMap(Record):
-    """GET /api/series/tasks?of=&value=&sort=&first=&last=&start=&limit=: tasks by steps. `sort` is one of task, first,
-    last, change and learned, with `-` before it for descending order. Only steps from `first` to `last` have columns,
-    at most 40 of them, evenly spaced.
+    """GET /api/series/tasks?of=&value=&sort=&first=&last=&start=&limit=: tasks by steps.
+
+    `sort` is one of task, first, last, change and learned, with `-` before it for descending order. Only steps from
+    `first` to `last` have columns, at most 40 of them, evenly spaced.
     """
 
     columns: list[SeriesStep]

@@ -58,6 +58,7 @@ class Search:
 
     def progress(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
         """Return the byte offsets of matching lines found so far, and the share of `until` that has been searched.
+
         `until` is the number of bytes in complete lines. Waits for at most `wait_s`, which is long enough for most
         files.
         """
@@ -107,8 +108,10 @@ class Search:
 
 def forms(text: str) -> list[bytes]:
     """Return the byte strings to search for in a line whose ASCII letters are lower-cased. None of them contains
-    another. The text can occur verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that
-    is itself a string. Non-ASCII letters can be verbatim or escaped, in lower or upper case.
+    another.
+
+    The text can occur verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that is
+    itself a string. Non-ASCII letters can be verbatim or escaped, in lower or upper case.
     """
     variants = _cases(text)
     once = {_escaped(variant, ascii_only) for variant in variants for ascii_only in (True, False)}
@@ -168,8 +171,9 @@ class Snippets:
         self._kept = PacedCache[tuple[Snippet | None, int]](_MAX_KEPT)
 
     def of(self, offsets: Sequence[int], text: str) -> tuple[Snippet | None, ...]:
-        """Return what the text matches in each of the rows that begin at `offsets` (negative: no row). Raises OSError
-        if the file cannot be read.
+        """Return what the text matches in each of the rows that begin at `offsets` (negative: no row).
+
+        Raises OSError if the file cannot be read.
         """
         return tuple(self._each(offsets, text)) if text else ()
 
@@ -195,6 +199,7 @@ class Snippets:
 
 def snippet_of(row: Mapping[str, Any], text: str) -> Snippet | None:
     """Return the first event of the conversation that contains `text`, ignoring case, or else the first other field.
+
     None if neither contains it as it is shown; the search also finds texts that are written in a different way.
     """
     if not text:

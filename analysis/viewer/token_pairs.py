@@ -269,6 +269,7 @@ def token_place(
     row: Mapping[str, Any], index: int, token: int, log_prob: float, decoder: TokenDecoder | None = None
 ) -> TokenPlace | None:
     """Return the place of the generated token at `index` of a sequence, prompt included; None if the row has none.
+
     Several sequences of an episode may have a token at the same index, so that its log-probability has to match, too.
     """
     call = 0

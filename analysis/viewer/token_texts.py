@@ -31,8 +31,9 @@ _FILE = "tokenizer.json"
 
 
 def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> Tokens | None:
-    """Return the item's tokens; None if they are missing or invalid. `written`: the texts of the model call, from which
-    characters are completed that the engine could not decode.
+    """Return the item's tokens; None if they are missing or invalid.
+
+    `written`: the texts of the model call, from which characters are completed that the engine could not decode.
     """
     call = model_call(item)
     if call is None:
@@ -53,8 +54,9 @@ def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> 
 
 
 def joined_texts(texts: list[str], written: Sequence[str]) -> list[str]:
-    """Return the texts with each run of incomplete tokens as one text, which is that of its last token. `written`
-    contains the texts of the turn. A character that is not found in them remains U+FFFD.
+    """Return the texts with each run of incomplete tokens as one text, which is that of its last token.
+
+    `written` contains the texts of the turn. A character that is not found in them remains U+FFFD.
     """
     if not any(REPLACEMENT in text for text in texts):
         return [sanitize(text) for text in texts]
@@ -130,9 +132,10 @@ class TokenDecoder:
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return the text that each token adds. A character whose bytes are spread over several tokens is the text of
-        the last of them, and the others have an empty text. A token alone may decode to another text than after its
-        predecessors, for example without its leading space. So each is decoded together with those since the last
-        complete character but one.
+        the last of them, and the others have an empty text.
+
+        A token alone may decode to another text than after its predecessors, for example without its leading space. So
+        each is decoded together with those since the last complete character but one.
         """
         found: list[str] = []
         start = end = 0
@@ -153,8 +156,9 @@ class TokenDecoder:
 
 
 def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder:
-    """Load the tokenizer of a model's folder, of a `tokenizer.json`, or of a model on the Hugging Face Hub. Before
-    anything is downloaded, `print_line` is told. Raises OperatorError.
+    """Load the tokenizer of a model's folder, of a `tokenizer.json`, or of a model on the Hugging Face Hub.
+
+    Before anything is downloaded, `print_line` is told. Raises OperatorError.
     """
     if missing(EXTRAS["tokens"]):
         raise OperatorError(f"--tokenizer needs the package tokenizers; install it with {install_command('tokens')}")

@@ -129,8 +129,9 @@ def step_page(index: TrainingIndex, start: int, limit: int) -> StepPage:
 
 
 class TrainingIndex(FileIndex):
-    """A run has as many files as steps, so that they are opened only when they are looked at. Numbers of runs follow
-    from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
+    """A run has as many files as steps, so that they are opened only when they are looked at.
+
+    Numbers of runs follow from steps (`rollouts_number`, `evaluation_number`), which makes addresses permanent.
     """
 
     def __init__(self, root: Path, *, version: str = "", threshold: float | None = None, workers: int | None = None):

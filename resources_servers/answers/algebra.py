@@ -227,11 +227,13 @@ class _NotExact(Exception):
 
 
 def same_value(gold: Any, answer: Any) -> bool | None:
-    """Return whether both have the same value, or None if that requires algebra. The arguments are sympy objects:
-    formulas, tuples, sets, intervals, matrices or equations. Formulas with variables are only ever refused, at a point
-    where their values differ. math-verify evaluates the difference to 15 digits and drops what is smaller, so `2 -
-    2^{-99}` and `2 - 2^{-100}` are equal to it. Right pairs differ by nothing; wrong pairs that real problems suggest
-    differ by more than `TOLERANCE`.
+    """Return whether both have the same value, or None if that requires algebra.
+
+    The arguments are sympy objects: formulas, tuples, sets, intervals, matrices or equations. Formulas with variables
+    are only ever refused, at a point where their values differ.
+
+    math-verify evaluates the difference to 15 digits and drops what is smaller, so `2 - 2^{-99}` and `2 - 2^{-100}` are
+    equal to it. Right pairs differ by nothing; wrong pairs that real problems suggest differ by more than `TOLERANCE`.
     """
     from sympy import And, Expr, FiniteSet, Interval, MatrixBase, Tuple, Union
     from sympy.core.relational import Relational  # type: ignore[import-untyped]

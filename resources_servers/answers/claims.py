@@ -511,8 +511,11 @@ class UnknownWord(ValueError):
 
 def without_words(gold: str, answer: str, problem: ProblemStatement) -> str:
     r"""Return `answer` without harmless words. Units, `and` and `or` are kept. Raises UnknownWord for any other word.
-    `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18` do not. Units of measure, common nouns
-    and words from the problem are harmless. Any other word makes the answer wrong.
+
+    `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18`
+    do not.
+
+    Units of measure, common nouns and words from the problem are harmless. Any other word makes the answer wrong.
     """
     answer = _NEGATIVE.sub("-", answer)
     known = frozenset(word.casefold() for word in _WORD.findall(gold))

@@ -108,8 +108,9 @@ def _is_within(spans: list[tuple[int, int]], position: int) -> bool:
 
 
 def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern, searching the text piece by piece. Matches longer than `OVERLAP` may be missed. A
-    search through the whole of a long text would block all other threads, including the event loop's.
+    """Yield the matches of a pattern, searching the text piece by piece. Matches longer than `OVERLAP` may be missed.
+
+    A search through the whole of a long text would block all other threads, including the event loop's.
     """
     position = 0
     while position < len(text):
@@ -167,8 +168,9 @@ def last_row(
     text: str, values: Iterable[tuple[int, FoundAnswer]], between: re.Pattern[str] = _BETWEEN
 ) -> FoundAnswer | None:
     r"""Return the last of `values`, combined with those adjacent to it: `\boxed{1} or \boxed{2}`, or boxes on
-    consecutive lines. `values` are (start position, value) pairs. If the gold answer is a list, the values are compared
-    with it as a list. Otherwise each of them must be correct.
+    consecutive lines. `values` are (start position, value) pairs.
+
+    If the gold answer is a list, the values are compared with it as a list. Otherwise each of them must be correct.
     """
     row = list[tuple[int, FoundAnswer]]()
     for start, value in values:
@@ -215,7 +217,9 @@ class Formula:
 
 def formulas(text: str) -> Iterator[Formula]:
     r"""Yield the formulas (`$...$`, `$$...$$`, `\(...\)` and `\[...\]`) in order, in time linear in the length of
-    `text`. A dollar sign may also denote money: `$18 and $20` does not contain a formula.
+    `text`.
+
+    A dollar sign may also denote money: `$18 and $20` does not contain a formula.
     """
     sign, start, begin = "", 0, 0
     for token in _DELIMITER.finditer(text):

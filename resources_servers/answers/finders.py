@@ -208,8 +208,9 @@ _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이�
 
 
 def phrased(text: str) -> FoundAnswer | None:
-    """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence. The last
-    phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
+    """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence.
+
+    The last phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
     """
     matches = {
         match.end(): match

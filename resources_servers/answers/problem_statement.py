@@ -217,6 +217,7 @@ def _is_set_equal(bare: str, problem: ProblemStatement) -> bool:
 
 def residue(answer: str, problem: ProblemStatement) -> tuple[str, str] | None:
     r"""Return the left side (empty if there is none) and the residue of `n \equiv 5 \pmod{17}` or `78 \bmod 4 = 2`.
+
     Return None for anything else, for a modulus that the problem does not mention, and for `78 \equiv 2` if the problem
     does not ask for a residue.
     """

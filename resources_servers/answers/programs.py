@@ -255,8 +255,9 @@ def clean(code: str) -> str:
 
 
 def shortened(text: str, before: str = "") -> Iterator[AnswerProgram]:
-    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error. This
-    removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
+    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
+
+    This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
     precedes `text`.
     """
     above = before.count("\n")
@@ -294,8 +295,10 @@ class Block(NamedTuple):
 
 def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
     """Return the fenced code blocks (``` or ~~~) in order, including nested ones and those in lists and quotes. An
-    unclosed block extends to the end of the text. A block ends at the first closing fence before which `is_complete`
-    accepts the code. If there is no such fence, it ends at the first closing fence.
+    unclosed block extends to the end of the text.
+
+    A block ends at the first closing fence before which `is_complete` accepts the code. If there is no such fence, it
+    ends at the first closing fence.
     """
     found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
     while opening := _OPENING.search(text, position):

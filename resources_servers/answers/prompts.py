@@ -15,9 +15,11 @@ def chat(question: str, system: str) -> Json:
 
 
 def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Json:
-    """Return the request parameters of a text completion that ends at a stop string. The Responses API does not support
-    `stop`, so it is sent in `metadata.extra_body`, which model servers merge into the engine request. The environment
-    also cuts the text at the stop strings, in case the engine does not support them.
+    """Return the request parameters of a text completion that ends at a stop string.
+
+    The Responses API does not support `stop`, so it is sent in `metadata.extra_body`, which model servers merge into
+    the engine request. The environment also cuts the text at the stop strings, in case the engine does not support
+    them.
     """
     extra = orjson.dumps({"stop": list(stops)}).decode()
     return {

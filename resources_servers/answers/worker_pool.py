@@ -51,8 +51,10 @@ class WorkerPool:
 
     async def compare(self, gold: str, answer: str, problem: str = "", budget: Budget | None = None) -> Comparison:
         """Return the result of `compare_symbolically`. An answer that is too expensive to compare, or crashes the
-        worker, is wrong. The time is taken from `budget`. Raises Failure if the answer is not to blame: timeout if the
-        gold answer alone takes too long, server_error if the worker process failed.
+        worker, is wrong. The time is taken from `budget`.
+
+        Raises Failure if the answer is not to blame: timeout if the gold answer alone takes too long, server_error if
+        the worker process failed.
         """
         budget = budget or self.budget()
         if budget.left_s < MIN_CPU_S:

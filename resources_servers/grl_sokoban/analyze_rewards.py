@@ -61,8 +61,9 @@ def analysis(profile: Profile, model: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report or write it to --output. Returns 1 if no rollout was measured. Raises OperatorError if the
-    rollouts file cannot be read, RunError if the report cannot be written.
+    """Print the report or write it to --output. Returns 1 if no rollout was measured.
+
+    Raises OperatorError if the rollouts file cannot be read, RunError if the report cannot be written.
     """
     parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

@@ -122,8 +122,9 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up. Cached
-    because the rollouts of a task reach the same positions.
+    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up.
+
+    Cached because the rollouts of a task reach the same positions.
     """
     try:
         return fewest_moves(room, most_states)
@@ -236,6 +237,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 def read_move(text: str) -> int | None:
     """Parse the move from a message: the first `<action>` tag or, without a tag, the first bare direction or digit.
+
     Returns None if there is no valid move.
     """
     tag = _ACTION_TAG.search(text)

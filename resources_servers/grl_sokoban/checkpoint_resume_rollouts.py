@@ -15,8 +15,9 @@ MAX_SHOWN = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare the files, print the counts and write the rows. Raises OperatorError if a file cannot be read or the
-    output would overwrite one, RunError if it cannot be written.
+    """Compare the files, print the counts and write the rows.
+
+    Raises OperatorError if a file cannot be read or the output would overwrite one, RunError if it cannot be written.
     """
     parser = ScriptParser(description=__doc__)
     add = parser.add_argument

@@ -24,8 +24,9 @@ _FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position, with one byte per cell, row by row, including the surrounding walls. `fixed` contains only the codes
-    WALL, FLOOR and TARGET. In `state`, BOX and PLAYER replace the code of their cell.
+    """A position, with one byte per cell, row by row, including the surrounding walls.
+
+    `fixed` contains only the codes WALL, FLOOR and TARGET. In `state`, BOX and PLAYER replace the code of their cell.
     """
 
     rows: int
@@ -38,15 +39,17 @@ class Room:
     """Number of seeds that were tried; 1 means that the requested seed yielded a room."""
 
     def board(self) -> str:
-        """Return the board as text, one line per row. The symbols are # wall, _ floor, O target, X box, √ box on
-        target, P player, S player on target.
+        """Return the board as text, one line per row.
+
+        The symbols are # wall, _ floor, O target, X box, √ box on target, P player, S player on target.
         """
         return _text(_cells(self))
 
     @classmethod
     def parse(cls, board: str) -> "Room":
-        """Parse a board. Raises ValueError unless it is surrounded by walls and has one player and as many targets as
-        boxes.
+        """Parse a board.
+
+        Raises ValueError unless it is surrounded by walls and has one player and as many targets as boxes.
         """
         lines = board.split("\n")
         if unknown := set(board) - set(_CODES) - {"\n"}:
@@ -119,6 +122,7 @@ class Game:
 
     def back_to(self, before: Room) -> float:
         """Restore an earlier position of this game and return the reward. Must not be called once the game is done.
+
         This costs a step. Boxes that move off or onto targets change the reward by 1 each, as in `step`.
         """
         covered = self.boxes_on_target
@@ -153,8 +157,9 @@ class Game:
 
 
 def parse_action(value: str | int) -> int:
-    """Parse a model's action: a direction (case-insensitive), or 1 to 4 as a number or string. Raises ValueError if it
-    is invalid.
+    """Parse a model's action: a direction (case-insensitive), or 1 to 4 as a number or string.
+
+    Raises ValueError if it is invalid.
     """
     action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
     if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):

@@ -40,8 +40,9 @@ class RoomSpec:
 
 
 class Streams:
-    """The reference's two random number generators. Not thread-safe. Reuse one instance, because creating the
-    generators takes longer than generating a room.
+    """The reference's two random number generators. Not thread-safe.
+
+    Reuse one instance, because creating the generators takes longer than generating a room.
     """
 
     def __init__(self) -> None:
@@ -58,8 +59,9 @@ class Streams:
         self._words.clear()
 
     def below(self, count: int) -> int:
-        """Draw an integer below `count` like Python's `randint`, `choice` and `sample`. Like them, it consumes random
-        bits even if `count` is 1.
+        """Draw an integer below `count` like Python's `randint`, `choice` and `sample`.
+
+        Like them, it consumes random bits even if `count` is 1.
         """
         width = count.bit_length()
         drawn = self.bits(width)
@@ -81,9 +83,10 @@ class Streams:
 
 
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
-    """Generate the room for a specification. To generate many rooms, pass the same `streams` each time. If a seed
-    yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total. Raises
-    InfeasibleRoom if no room can exist or none of these seeds yields one.
+    """Generate the room for a specification. To generate many rooms, pass the same `streams` each time.
+
+    If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total.
+    Raises InfeasibleRoom if no room can exist or none of these seeds yields one.
     """
     rows, cols = spec.dim_room
     description = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
@@ -240,9 +243,10 @@ _NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Lookup tables for one board size. Cells are numbered row by row. Interior cells have a second number, which skips
-    the cells of the outer wall. A set of cells, such as a room's floor, is an int whose bit n represents interior cell
-    n.
+    """Lookup tables for one board size.
+
+    Cells are numbered row by row. Interior cells have a second number, which skips the cells of the outer wall.
+    A set of cells, such as a room's floor, is an int whose bit n represents interior cell n.
     """
 
     rows: int
@@ -314,9 +318,10 @@ def _near(cell: tuple[int, int], number: dict[tuple[int, int], int], low: int) -
 
 
 def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
-    """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known. Reverse
-    play must pull every box off its target and leave the player off all targets. Walls and additional boxes only make
-    this harder, so a number of boxes that is impossible in an empty interior is also impossible with walls.
+    """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known.
+
+    Reverse play must pull every box off its target and leave the player off all targets. Walls and additional boxes
+    only make this harder, so a number of boxes that is impossible in an empty interior is also impossible with walls.
     """
     if rows < 3 or cols < 3:
         return "a board needs at least 3 rows and 3 columns, including the surrounding wall"
@@ -336,8 +341,9 @@ def counted(boxes: int) -> str:
 
 
 def _most_boxes(height: int, width: int) -> int:
-    """Return an upper bound on the number of boxes in an interior with height <= width. The bound is exact for up to 15
-    cells; the tests check every such size.
+    """Return an upper bound on the number of boxes in an interior with height <= width.
+
+    The bound is exact for up to 15 cells; the tests check every such size.
     """
     cells = height * width
     if width < 3:

@@ -49,8 +49,9 @@ class Level:
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:
-    """Return the levels in a file without checking them. Raises OSError if the file cannot be read. Levels may be
-    separated by titles, comments and blank lines.
+    """Return the levels in a file without checking them. Raises OSError if the file cannot be read.
+
+    Levels may be separated by titles, comments and blank lines.
     """
     return _levels_of(path, path.stat().st_mtime_ns)
 
@@ -71,10 +72,12 @@ def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
 
 
 def read_level(text: str) -> Room:
-    """Parse a board in the symbols of `Room.board` or .xsb. Cells that the player cannot reach become walls. Boards may
-    be run-length encoded: `3#-#` stands for `###-#`, and | ends a row. Raises InvalidLevel for unknown symbols, a hole
-    in the wall, a wrong number of players, boxes or targets, an unreachable box or target, and a level that is already
-    solved.
+    """Parse a board in the symbols of `Room.board` or .xsb. Cells that the player cannot reach become walls.
+
+    Boards may be run-length encoded: `3#-#` stands for `###-#`, and | ends a row.
+
+    Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, an
+    unreachable box or target, and a level that is already solved.
     """
     text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
     lines = [line.rstrip() for line in dedent(text).strip("\n").split("\n")]
@@ -99,8 +102,9 @@ def read_level(text: str) -> Room:
 
 
 def sealed(lines: list[str]) -> str:
-    """Return the board as a rectangle in which unreachable cells are walls. Raises InvalidLevel if the wall has a hole,
-    a box or target is unreachable, or there is not exactly one player.
+    """Return the board as a rectangle in which unreachable cells are walls.
+
+    Raises InvalidLevel if the wall has a hole, a box or target is unreachable, or there is not exactly one player.
     """
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]

@@ -140,8 +140,9 @@ def _text_of(content: Any) -> str:
 
 
 def boards_in(text: str) -> Iterator[str]:
-    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols. If there
-    is none, yield the board that the text describes by coordinates.
+    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
+
+    If there is none, yield the board that the text describes by coordinates.
     """
     text = text[:_MAX_TEXT_LENGTH]
     blocks: list[list[str]] = [[]]

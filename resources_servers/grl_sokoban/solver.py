@@ -51,8 +51,9 @@ class _Play:
 
 
 def solve(room: Room, most_states: int = MAX_STATES) -> Solution | None:
-    """Return the optimum for this position; None if it was not found within `most_states` positions per search. Raises
-    UnsolvableRoom if there is no solution.
+    """Return the optimum for this position; None if it was not found within `most_states` positions per search.
+
+    Raises UnsolvableRoom if there is no solution.
     """
     play = _play(room)
     # Moves first: their positions are ten times cheaper and more numerous, so an undecided search ends early.
@@ -62,8 +63,9 @@ def solve(room: Room, most_states: int = MAX_STATES) -> Solution | None:
 
 
 def fewest_moves(room: Room, most_states: int = MAX_STATES) -> int | None:
-    """Return the minimum number of moves left; None if `most_states` positions are not enough to find it. Raises
-    UnsolvableRoom if there is no solution.
+    """Return the minimum number of moves left; None if `most_states` positions are not enough to find it.
+
+    Raises UnsolvableRoom if there is no solution.
     """
     play = _play(room)
     # The search by pushes visits far fewer positions to detect a lost room.
@@ -82,8 +84,9 @@ def is_deadlocked(room: Room, most_states: int = MAX_STATES) -> bool | None:
 
 
 def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
-    """Run a breadth-first search over moves. The lowest bits of a key are the player's cell number; the other bits are
-    the boxes.
+    """Run a breadth-first search over moves.
+
+    The lowest bits of a key are the player's cell number; the other bits are the boxes.
     """
     near, width = play.level.near, _width(play.level)
     cell, goal = (1 << width) - 1, play.level.targets << width
@@ -123,8 +126,9 @@ def _retrace(predecessors: dict[int, int], key: int, cell: int, level: _Level) -
 
 
 def _fewest_pushes(play: _Play, most_states: int) -> int | None:
-    """Run a breadth-first search over pushes. Two positions with the same boxes are equivalent if the player can walk
-    from one to the other.
+    """Run a breadth-first search over pushes.
+
+    Two positions with the same boxes are equivalent if the player can walk from one to the other.
     """
     level, goal = play.level, play.level.targets
     if play.boxes == goal:

@@ -22,8 +22,9 @@ Limit = Annotated[int, BeforeValidator(no_bool)]
 
 
 class ShapingSettings(BaseModel):
-    """Potential-based reward shaping, which rewards progress but not moving in circles. A step from s to s' earns an
-    additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
+    """Potential-based reward shaping, which rewards progress but not moving in circles.
+
+    A step from s to s' earns an additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,8 +55,10 @@ class ShapingSettings(BaseModel):
 
 
 class SokobanSettings(EnvironmentSettings):
-    """Optional features, and limits on the room that a row may request. Without limits, one huge room would block all
-    other sessions. With the default settings, the environment behaves like the reference implementation.
+    """Optional features, and limits on the room that a row may request.
+
+    Without limits, one huge room would block all other sessions. With the default settings, the environment behaves
+    like the reference implementation.
     """
 
     max_rows: Limit = Field(default=10, ge=3)

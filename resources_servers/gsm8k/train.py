@@ -182,10 +182,11 @@ _TIMEOUT_S = 10.0
 
 
 def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Return the name under which the vLLM server at `url` serves `model`. If `model` is a folder, the server's only
-    model may be another one, because training begins with an update of its weights; the model server refuses the
-    weights of another architecture. Raises OperatorError if no server responds within `wait_s` seconds, if it serves
-    other models, or if its weights cannot be updated.
+    """Return the name under which the vLLM server at `url` serves `model`.
+
+    If `model` is a folder, the server's only model may be another one, because training begins with an update of its
+    weights; the model server refuses the weights of another architecture. Raises OperatorError if no server responds
+    within `wait_s` seconds, if it serves other models, or if its weights cannot be updated.
     """
     until = time.monotonic() + wait_s
     while True:

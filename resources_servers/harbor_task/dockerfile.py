@@ -343,6 +343,7 @@ _LOCAL = re.compile(r"(?:curl|wget)\b[^;&|\n]*(?:localhost|127\.0\.0\.1|--versio
 
 def network_command(script: str) -> tuple[int, str] | None:
     """Return the line number and the name of the first command of a shell script that needs a network; None if none.
+
     Requests to this machine itself are allowed. A command that is hidden from this search fails when it runs.
     """
     for number, line in enumerate(script.splitlines(), start=1):

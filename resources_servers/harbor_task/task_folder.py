@@ -133,8 +133,9 @@ def _text(path: Path) -> str:
 
 
 def _check_tree(path: Path) -> str:
-    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder. A
-    link from environment/ to tests/ would show the tests to the model, so it is refused as well.
+    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder.
+
+    A link from environment/ to tests/ would show the tests to the model, so it is refused as well.
     """
     found, size = hashlib.sha256(), 0
     for part in (CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION):

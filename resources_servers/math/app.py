@@ -169,8 +169,10 @@ ANSWER_FORMS = {
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
-    otherwise. Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math
-    needs the answer.
+    otherwise.
+
+    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
+    answer.
     """
     if not row.get("problem") or not row.get("solution"):
         reason = f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"

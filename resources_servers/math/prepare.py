@@ -35,8 +35,9 @@ def fixed_shots(form: str, rows: Iterable[Json], count: int) -> Shots:
 
 
 def sampled_shots(form: str, rows: Iterable[Json], count: int, seed: int) -> Shots:
-    """A sample of the subject's rows for each problem. Raises ValueError for a row that is not a solved problem. To
-    lm-eval, each subject is a task of its own, with a generator that is seeded once and draws for its rows in order.
+    """A sample of the subject's rows for each problem. Raises ValueError for a row that is not a solved problem.
+
+    To lm-eval, each subject is a task of its own, with a generator that is seeded once and draws for its rows in order.
     """
     pools = defaultdict[str, list[tuple[str, str]]](list)
     for row in rows:

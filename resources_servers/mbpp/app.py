@@ -71,6 +71,7 @@ _HEADROOM = 2
 
 def time_limit_factor(task_id: Any, gold_cpu_s: float | None, limit_s: int) -> int:
     """Return the factor by which to multiply the default time limit, `limit_s`. It is 1 if the gold program is fast.
+
     `gold_cpu_s` is the value from the row. If it is None, the value is looked up by task ID.
     """
     known = GOLD_CPU_S.get(task_id, 0.0) if type(task_id) is int else 0.0
@@ -105,6 +106,7 @@ def lm_eval_program(text: str) -> str:
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
     """Return the names that the answer must define: the tests use them, but neither the tests nor Python defines them.
+
     If there are none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`. In this case,
     return the name of the first function called. Raises SyntaxError if the tests are not valid Python.
     """

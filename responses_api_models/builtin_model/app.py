@@ -94,8 +94,9 @@ class BuiltinModelSettings(PolicySettings):
 
 class Faults:
     """Wraps handlers to inject the faults of a real endpoint as raw HTTP responses, and delays; if all rates and delays
-    are 0, handlers are returned unwrapped. The random numbers depend on how many requests came before, so a retry of
-    the same request can succeed.
+    are 0, handlers are returned unwrapped.
+
+    The random numbers depend on how many requests came before, so a retry of the same request can succeed.
     """
 
     def __init__(self, settings: BuiltinModelSettings) -> None:
@@ -141,8 +142,9 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         self._policy = SokobanPolicy(settings)
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Register a route behind the fault injection. Detecting disconnects costs 15 us per request, so it is enabled
-        only if requests can wait.
+        """Register a route behind the fault injection.
+
+        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
         """
         super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
 
@@ -167,8 +169,9 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         return response(request, turn, self.settings.model, temperature, tag, len(conversation.text))
 
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
-        """Return the random numbers and the id of this turn. A seed determines both. Without a seed the id is random,
-        and so are the numbers unless the temperature is 0.
+        """Return the random numbers and the id of this turn.
+
+        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
         """
         if seed is not None:
             draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")

@@ -173,8 +173,9 @@ pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution. The search is
-    breadth-first over (player, boxes); each state is one integer.
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution.
+
+    The search is breadth-first over (player, boxes); each state is one integer.
     """
     # One string surrounded by walls.
     rows = board.split("\n")

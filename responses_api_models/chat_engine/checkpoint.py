@@ -45,6 +45,7 @@ def check(
     folder: str, engine: ModelSignature | None, depth: Depth = "values", *, is_adapter: bool = False
 ) -> Checkpoint:
     """Check the checkpoint, or the LoRA adapter, in `folder` for engines that were started with the model `engine`.
+
     Links are resolved once, so every engine loads the same folder. Raises Failure bad_request if the checkpoint is
     invalid, or if it changes during the check.
     """
@@ -121,10 +122,11 @@ _NAME = "adapter:"
 
 
 def adapter_name(version: str) -> str:
-    """Return the model name of a version that is an adapter. An engine loads each version under a name of its own,
-    which its responses report. vLLM's `load_inplace` is not used: a request that was admitted with it makes vLLM (0.32)
-    read its own version's folder again at every step, so that requests of two versions would replace each other's
-    weights.
+    """Return the model name of a version that is an adapter.
+
+    An engine loads each version under a name of its own, which its responses report. vLLM's `load_inplace` is not used:
+    a request that was admitted with it makes vLLM (0.32) read its own version's folder again at every step, so that
+    requests of two versions would replace each other's weights.
     """
     return f"{_NAME}{version}"
 
@@ -176,8 +178,9 @@ class ModelSignature:
 
     @property
     def is_tied(self) -> bool:
-        """Whether an engine that was started with this model uses the embeddings as the output head. transformers
-        always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
+        """Whether an engine that was started with this model uses the embeddings as the output head.
+
+        transformers always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
         """
         inner = self.config.get("text_config")
         default = inner.get("tie_word_embeddings") if isinstance(inner, dict) else None
@@ -196,9 +199,10 @@ def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignatu
 
 def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
     """Compare the checkpoint in `folder` with the model `engine` that the engines were started with (None if unknown)
-    and return warnings. Raises Failure bad_request if the checkpoint belongs to a different model or is incomplete. An
-    engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different model
-    either fails, which destroys the weights, or succeeds with wrong results.
+    and return warnings. Raises Failure bad_request if the checkpoint belongs to a different model or is incomplete.
+
+    An engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different
+    model either fails, which destroys the weights, or succeeds with wrong results.
     """
     named = new.config.get("architectures")
     is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
@@ -240,9 +244,10 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
 
 
 def check_announced(request: Json, engine: ModelSignature | None) -> None:
-    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer). Raises
-    Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may send parts
-    that the engine has fused.
+    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer).
+
+    Raises Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may
+    send parts that the engine has fused.
     """
     info = mapping(request.get("update_info"))
     for name, shape in zip(items(info.get("names")), items(info.get("shapes")), strict=False) if engine else ():
@@ -315,8 +320,9 @@ compute."""
 def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
     """Yield each key that has different values in the two configs, with the new and the engine's value. Null values are
     ignored, because other versions of transformers may fill in the default, except for rope_scaling, where null means
-    no scaling. It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that
-    matter.
+    no scaling.
+
+    It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that matter.
     """
     new, engine = _with_theta(new), _with_theta(engine)
     for name in sorted(new.keys() & engine.keys() - _BOOKKEEPING):
@@ -356,10 +362,11 @@ _MASKS: dict[str, tuple[str, int]] = {
 
 
 def check_finite(tensors: Iterable[Tensor]) -> None:
-    """Read every weight. Raises Failure bad_request for the first tensor that contains a NaN or an infinity. The bytes
-    are read in chunks of a few megabytes and never converted to floats: in each IEEE format, a NaN or an infinity has
-    an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
-    and one NaN; E8M0 consists only of an exponent and has one NaN.
+    """Read every weight. Raises Failure bad_request for the first tensor that contains a NaN or an infinity.
+
+    The bytes are read in chunks of a few megabytes and never converted to floats: in each IEEE format, a NaN or an
+    infinity has an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3
+    has no infinity and one NaN; E8M0 consists only of an exponent and has one NaN.
     """
     for tensor in tensors:
         if tensor.dtype not in _MASKS:
@@ -380,11 +387,12 @@ SAMPLE = 64
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read. It covers
-    config.json or adapter_config.json, the index and, for each weight file, the name, size, modification time, header
-    and a few bytes of every tensor. It distinguishes checkpoints that were saved into the same folder without reading
-    all weights, even if a copy preserved the times. A copy of a folder has a different fingerprint unless it preserves
-    the times (`cp -p`, `rsync -t`).
+    """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read.
+
+    It covers config.json or adapter_config.json, the index and, for each weight file, the name, size, modification
+    time, header and a few bytes of every tensor. It distinguishes checkpoints that were saved into the same folder
+    without reading all weights, even if a copy preserved the times. A copy of a folder has a different fingerprint
+    unless it preserves the times (`cp -p`, `rsync -t`).
     """
     digest = hashlib.sha256()
     for name in ("config.json", "adapter_config.json", INDEX):
@@ -410,8 +418,9 @@ SINGLE = "model.safetensors"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that vLLM loads: those in the index, else every *.safetensors. Raises Failure bad_request if the
-    index is invalid or ambiguous.
+    """Return the files that vLLM loads: those in the index, else every *.safetensors.
+
+    Raises Failure bad_request if the index is invalid or ambiguous.
     """
     if not (folder / INDEX).exists():
         return sorted(folder.glob("*.safetensors"))

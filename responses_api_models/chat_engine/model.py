@@ -74,9 +74,10 @@ class ChatEngineModel(ModelServer[S]):
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
     def on_invalid_weights(self, url: str) -> None:
-        """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards. Servers
-        that start engines themselves restart it. An external engine stays excluded until its operator restarts it,
-        which this server detects.
+        """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
+
+        Servers that start engines themselves restart it. An external engine stays excluded until its operator restarts
+        it, which this server detects.
         """
 
     def located(self, root: str) -> str:
@@ -216,8 +217,9 @@ _MISSING = frozenset({404, 405, 501})
 
 
 async def count_prompt_tokens(upstream: Upstream, body: Json, request_context: RequestContext) -> int:
-    """Return the number of tokens in the prompt of a chat request. Raises Failure bad_request with status 501 if the
-    engine has no endpoint that tokenizes conversations.
+    """Return the number of tokens in the prompt of a chat request.
+
+    Raises Failure bad_request with status 501 if the engine has no endpoint that tokenizes conversations.
     """
     sent = {key: body[key] for key in _PROMPT if key in body}
     try:

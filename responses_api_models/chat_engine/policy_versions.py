@@ -138,8 +138,10 @@ class PolicyVersions:
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> PolicyVersion:
         """Return the version that sampled a turn, which started at `mark`. If the version changed during the turn, also
-        return the last version and vLLM's `spans`. Raises Failure upstream_error if the engine sampled with weights
-        that the policy did not have during the turn, because it was restarted or another client changed its weights.
+        return the last version and vLLM's `spans`.
+
+        Raises Failure upstream_error if the engine sampled with weights that the policy did not have during the turn,
+        because it was restarted or another client changed its weights.
         """
         start, now = self._past[mark], self.now
         if not isinstance(spans, list) or not spans:
@@ -201,6 +203,7 @@ RESYNCING = "a restarted engine is loading the policy's weights"
 
 class Gate:
     """The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
+
     While weights change, calls wait. While engines have different weights, calls are rejected, and so are the responses
     to calls in flight. Every response reports the policy version.
     """

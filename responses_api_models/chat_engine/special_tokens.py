@@ -59,10 +59,11 @@ class SpecialTokens:
         self._known: dict[str, bool] = {}
 
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
-        """Return the chat request to send, and the special tokens that were escaped in it. Raises Failure bad_request
-        if the caller's text contains a special token and the setting is `refuse`, or if a tool's name or schema
-        contains one, because escaping would change its meaning. Special tokens in the model's own output are escaped
-        with both settings.
+        """Return the chat request to send, and the special tokens that were escaped in it.
+
+        Raises Failure bad_request if the caller's text contains a special token and the setting is `refuse`, or if a
+        tool's name or schema contains one, because escaping would change its meaning. Special tokens in the model's own
+        output are escaped with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):

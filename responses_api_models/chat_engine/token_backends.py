@@ -310,6 +310,7 @@ _DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
 
 def read_hermes(text: str) -> Json:
     """Parse hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, into an assistant message.
+
     It is for engines that return plain text. What cannot be parsed as a call stays in the content.
     """
     message = read_plain(text)
@@ -403,9 +404,10 @@ class Capabilities:
         return self._backend
 
     async def logprobs_mode(self, request_context: RequestContext) -> str:
-        """Return the detected --logprobs-mode of the engine that responded last. `raw_logprobs` are taken before
-        temperature and top_p, `processed_logprobs` from the sampled distribution. Raises Failure upstream_refused if
-        the engine returns logits, or if the mode differs from the setting.
+        """Return the detected --logprobs-mode of the engine that responded last.
+
+        `raw_logprobs` are taken before temperature and top_p, `processed_logprobs` from the sampled distribution.
+        Raises Failure upstream_refused if the engine returns logits, or if the mode differs from the setting.
         """
         if self._persistent_mode(request_context.url) is None:
             async with self._lock:
@@ -464,6 +466,7 @@ class Capabilities:
 
     async def _find_mode(self, request_context: RequestContext) -> str | None:
         """Compare the top logprob of one prompt at two temperatures: raw logprobs do not depend on the temperature.
+
         Returns None if the engine could not be reached.
         """
 

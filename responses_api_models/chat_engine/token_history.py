@@ -283,12 +283,14 @@ class TurnEnding:
 
 
 class Continuation:
-    """Builds the prompts of later turns, and caches how each template ends a turn. Only the new messages are rendered,
-    by the engine's own chat template; the history is not tokenized again. To get their ids, the template renders a
-    short placeholder conversation followed by the new messages. The token that ends a model turn (`<|im_end|>` in
-    ChatML) is found by rendering two placeholder conversations that differ only in the model's text: it is the first
-    token of their common suffix. The new messages start after the end of the placeholder turn. Templates that treat the
-    model's latest turn specially (Qwen3 drops earlier reasoning) change only what precedes it.
+    """Builds the prompts of later turns, and caches how each template ends a turn.
+
+    Only the new messages are rendered, by the engine's own chat template; the history is not tokenized again. To get
+    their ids, the template renders a short placeholder conversation followed by the new messages. The token that ends a
+    model turn (`<|im_end|>` in ChatML) is found by rendering two placeholder conversations that differ only in the
+    model's text: it is the first token of their common suffix. The new messages start after the end of the placeholder
+    turn. Templates that treat the model's latest turn specially (Qwen3 drops earlier reasoning) change only what
+    precedes it.
     """
 
     def __init__(self) -> None:
@@ -325,8 +327,9 @@ class Continuation:
 
 
 def _shared_ending(one: list[int], two: list[int]) -> TurnEnding | None:
-    """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text. The
-    contents end in different characters, so the suffix belongs to the template.
+    """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text.
+
+    The contents end in different characters, so the suffix belongs to the template.
     """
     backwards = zip(reversed(one), reversed(two), strict=False)
     shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
@@ -372,8 +375,9 @@ def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) ->
 
 
 class Fingerprint:
-    """A running hash of a request's tools, its template arguments and the messages added so far. It omits what the
-    conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
+    """A running hash of a request's tools, its template arguments and the messages added so far.
+
+    It omits what the conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
     """
 
     def __init__(self, request: Json) -> None:
@@ -411,9 +415,10 @@ _REPLACEMENT = "\ufffd"
 
 
 def token_texts(choice: Json, count: int) -> list[str]:
-    """Return the text of each of the choice's `count` tokens; empty if the engine did not report all of them. If the
-    engine reports the bytes of tokens that contain only a part of a character, the whole character is the text of its
-    last token, and the others have an empty text. Otherwise, they contain U+FFFD.
+    """Return the text of each of the choice's `count` tokens; empty if the engine did not report all of them.
+
+    If the engine reports the bytes of tokens that contain only a part of a character, the whole character is the text
+    of its last token, and the others have an empty text. Otherwise, they contain U+FFFD.
     """
     entries = [mapping(entry) for entry in items(mapping(choice.get("logprobs")).get("content"))]
     texts = [text for entry in entries if isinstance(text := entry.get("token"), str) and not _ID.fullmatch(text)]

@@ -215,6 +215,7 @@ class VllmControl:
 
     async def _continue_update(self, path: str, target: str, body: bytes) -> list[EngineReply]:
         """Resume the engines. Once one has resumed, model calls are released, and engines that failed leave the pool.
+
         Model calls are also released if no engine responds, because engines that died are not paused after a restart.
         """
         replies = await self._engines.change_each(target, body)
@@ -311,8 +312,9 @@ GETS = {
 
 
 def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
-    """Return the status, body and content type: of a single engine's response, or of a combined response. Raises
-    Failure if an engine failed.
+    """Return the status, body and content type: of a single engine's response, or of a combined response.
+
+    Raises Failure if an engine failed.
     """
     if len(replies) == 1 and replies[0].content_type == PROBLEM_TYPE:
         raise Failure.of(Problem.model_validate_json(replies[0].body))
@@ -341,8 +343,10 @@ _LEASE = "lease_s"
 
 
 class PauseLease:
-    """Manages the lease on the current pause, if it has one. Each control call renews the lease. When it expires, the
-    policy resumes automatically, so a dead trainer cannot stop it forever.
+    """Manages the lease on the current pause, if it has one.
+
+    Each control call renews the lease. When it expires, the policy resumes automatically, so a dead trainer cannot stop
+    it forever.
     """
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -392,7 +396,9 @@ class PauseLease:
 
 def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
     """Return the lease in seconds that a call requests, and the call's query and body without the lease field, which
-    engines do not support. Raises Failure bad_request if the lease is not a number of seconds within the limits.
+    engines do not support.
+
+    Raises Failure bad_request if the lease is not a number of seconds within the limits.
     """
     pairs = parse_qsl(query, keep_blank_values=True)
     requested: Any = next((value for name, value in pairs if name == _LEASE), request.get(_LEASE))
@@ -414,10 +420,12 @@ _RANK_OFFSET = "rank_offset"
 
 
 async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]:
-    """Return the body of /init_weight_transfer_engine for each engine; empty if all of them get the same one. Raises
-    Failure if an engine does not report its number of workers. A trainer sends one `init_info` with the offset of the
-    first engine's workers. vLLM's workers add their own number to it, so that the same offset would give workers of two
-    engines the same rank.
+    """Return the body of /init_weight_transfer_engine for each engine; empty if all of them get the same one.
+
+    Raises Failure if an engine does not report its number of workers.
+
+    A trainer sends one `init_info` with the offset of the first engine's workers. vLLM's workers add their own number
+    to it, so that the same offset would give workers of two engines the same rank.
     """
     info = request.get("init_info")
     if not isinstance(info, dict) or not isinstance(info.get(_RANK_OFFSET), int) or len(engines.urls) < 2:

@@ -280,8 +280,9 @@ class WeightLoader:
             raise reply.failure("/pause")
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights in a folder. The engine's version is unknown until the last step is done. Raises
-        FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
+        """Load the weights in a folder. The engine's version is unknown until the last step is done.
+
+        Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
@@ -324,8 +325,10 @@ class WeightLoader:
         await self.put_back(url, self._versions.now)
 
     async def catch_up(self, url: str) -> None:
-        """Load the policy's weights into a new engine, if they came from a folder. Raises FilesChanged if the files
-        have changed; nothing is loaded, and the engine's weights then count as unknown.
+        """Load the policy's weights into a new engine, if they came from a folder.
+
+        Raises FilesChanged if the files have changed; nothing is loaded, and the engine's weights then count as
+        unknown.
         """
         if self._versions.folder:
             await self.restore(url)
@@ -390,8 +393,9 @@ class WeightLoader:
             self._versions.started_with(root, start)
 
     async def started_again(self, url: str, *, may_be_silent: bool = False) -> bool:
-        """Return True if the engine was restarted, in which case its weights are valid but unknown. Unless it
-        `may_be_silent`, an engine that does not respond leaves the pool.
+        """Return True if the engine was restarted, in which case its weights are valid but unknown.
+
+        Unless it `may_be_silent`, an engine that does not respond leaves the pool.
         """
         reply, label = await self._weight_info(url)
         if not reply.answered and not may_be_silent:
@@ -476,11 +480,12 @@ SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is ru
 
 
 class CpuLimits:
-    """Tracks which engines run on a CPU and rejects what they do not support. When the engine starts, the output head
-    is packed for the matrix product. A reload repacks a separate head, but not a head that is tied to the embeddings,
-    so vLLM would combine the new body with the old head and return 200. A request with a seed that is in flight during
-    an update is recomputed in chunks, which crashes vLLM if its random numbers come from the CPU ("CPU Generator does
-    not use offset").
+    """Tracks which engines run on a CPU and rejects what they do not support.
+
+    When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not
+    a head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A
+    request with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random
+    numbers come from the CPU ("CPU Generator does not use offset").
     """
 
     def __init__(self, engines: EngineGroup) -> None:
@@ -543,8 +548,9 @@ class WeightUpdates:
     _depth: Depth
 
     async def update(self, folder: str, version: str | None, *, adapter: bool = False) -> Json:
-        """Update the weights, or their adapter, and return the response. Raises Failure with the reason and the
-        engines' versions.
+        """Update the weights, or their adapter, and return the response.
+
+        Raises Failure with the reason and the engines' versions.
         """
         started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
@@ -659,9 +665,10 @@ CHECK_INTERVAL_S = 5.0
 
 
 class JoiningEngines:
-    """Registers, resyncs and watches the engines of one policy. While an engine in the pool differs, the gate stays
-    shut until it has loaded the policy's weights; all waiting calls share one resync. Lost engines rejoin the pool once
-    they have the policy's weights.
+    """Registers, resyncs and watches the engines of one policy.
+
+    While an engine in the pool differs, the gate stays shut until it has loaded the policy's weights; all waiting calls
+    share one resync. Lost engines rejoin the pool once they have the policy's weights.
     """
 
     def __init__(
@@ -692,11 +699,12 @@ class JoiningEngines:
             log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add a newly started engine to the pool once it has the policy's weights. Raises Failure, without adding the
-        engine, if it fails to load them. If the weights came from a trainer and not from a folder, the engine is added
-        as it is, and the gate stays shut until the trainer sends them again. If the files in the folder have changed,
-        the engine waits outside the pool for the next update; if it is the only one, it is added, and model calls are
-        rejected with the reason.
+        """Add a newly started engine to the pool once it has the policy's weights.
+
+        Raises Failure, without adding the engine, if it fails to load them. If the weights came from a trainer and not
+        from a folder, the engine is added as it is, and the gate stays shut until the trainer sends them again. If the
+        files in the folder have changed, the engine waits outside the pool for the next update; if it is the only one,
+        it is added, and model calls are rejected with the reason.
         """
         is_current = await self._jobs.run(self._admit(url, self._loader.catch_up))
         if is_current and (difference := self._versions.difference([url])):

@@ -109,8 +109,9 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
-    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster). Raises OperatorError if
-    there are too few GPUs.
+    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
+
+    Raises OperatorError if there are too few GPUs.
     """
     count, each = settings.engine_replicas, settings.gpus_per_engine
     gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())

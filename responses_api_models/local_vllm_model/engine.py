@@ -32,8 +32,9 @@ HEALTH_S = 0.25
 
 
 class Engine:
-    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready. `up` can
-    reject an engine that fails to load the policy's weights by raising Failure.
+    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready.
+
+    `up` can reject an engine that fails to load the policy's weights by raising Failure.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class Engine:
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running. Raises RunError if it does not start, OperatorError if another start
-        would fail again, or Failure from `up`.
+        """Start the engine and keep it running.
+
+        Raises RunError if it does not start, OperatorError if another start would fail again, or Failure from `up`.
         """
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
@@ -159,8 +161,9 @@ class EngineStart:
         self._late = False
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`. If it fails, raises RunError with the cause, or
-        OperatorError if another start would fail again.
+        """Start the engine and wait until it is ready at `url`.
+
+        If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
         """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with reserved_port(self._plan.settings) as port:
@@ -193,8 +196,9 @@ class EngineStart:
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """Return why an engine that was ready has failed; empty if it is healthy or merely busy. After its EngineCore
-        has died, vLLM returns 503 for another five seconds, or has already closed its port.
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
+
+        After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
         """
         status = await self._health()
         if status >= 500:
@@ -259,8 +263,9 @@ def ending(status: int) -> str:
 
 @contextmanager
 def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
-    """Reserve the engine's port, or a free port that vLLM can still bind to. Linux lets two sockets share an address
-    while neither listens, if both set SO_REUSEADDR, as vLLM does.
+    """Reserve the engine's port, or a free port that vLLM can still bind to.
+
+    Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
     """
     host, port = settings.engine_host, settings.engine_port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:

@@ -113,10 +113,12 @@ YOUNG_S = 600.0
 
 
 def end_orphans() -> list[int]:
-    """Kill every process of this user whose engine has no reaper, and return their ids. They are found by an
-    environment variable that they inherit. The process guard kills Python processes within milliseconds; this finds all
-    others. SPT_NOENV keeps the variable readable when vLLM sets process titles. Python's resource trackers are spared;
-    they exit after they have unlinked the shared memory of the other processes.
+    """Kill every process of this user whose engine has no reaper, and return their ids.
+
+    They are found by an environment variable that they inherit. The process guard kills Python processes within
+    milliseconds; this finds all others. SPT_NOENV keeps the variable readable when vLLM sets process titles.
+
+    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the other processes.
     """
     return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
 

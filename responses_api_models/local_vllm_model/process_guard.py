@@ -17,8 +17,9 @@ from importlib.util import module_from_spec
 
 
 def watch(folder: str) -> None:
-    """Wait in a thread until the reaper dies, then kill this process. Do the same in every forked process. The reaper
-    holds a lock on the file `alive` in the engine's folder, which the kernel releases when the reaper dies.
+    """Wait in a thread until the reaper dies, then kill this process. Do the same in every forked process.
+
+    The reaper holds a lock on the file `alive` in the engine's folder, which the kernel releases when the reaper dies.
     """
     _begin(folder)
     os.register_at_fork(after_in_child=lambda: _begin(folder))

@@ -84,8 +84,9 @@ class Replicas:
         return self._endpoints.get(endpoint.url) is endpoint
 
     async def choose(self, affinity: Affinity | None = None, tried: Collection[Endpoint] = ()) -> Endpoint:
-        """Choose the endpoint for a call, preferably one that is not in `tried`. Waits while no engine is up. Raises
-        Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
+        """Choose the endpoint for a call, preferably one that is not in `tried`. Waits while no engine is up.
+
+        Raises Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
         """
         entry = self._affinities.get(affinity) if affinity else None
         if entry is not None and affinity is not None:
@@ -134,6 +135,7 @@ class Replicas:
 
     def answers_as(self, endpoint: Endpoint, model: str, requested: str) -> bool:
         """Return False if the response is from a model other than the requested one, which other endpoints may serve.
+
         Gateways rename models, so a name is accepted if most endpoints agree on it and none returns the requested one.
         """
         endpoint.model = model
@@ -200,9 +202,11 @@ DOWN_AFTER = 3
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights. Every
-    failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one call
-    at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
+    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights.
+
+    Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one
+    call at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it
+    immediately.
     """
 
     url: str

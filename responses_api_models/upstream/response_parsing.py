@@ -49,8 +49,9 @@ def json_bytes(body: bytes) -> bytes:
 
 
 def completion_reader(request: Json) -> Callable[[bytes], bytes]:
-    """Return a function that checks the body of an answer, and returns it with calls that every client can read. It
-    raises Failure if the body is not a chat completion with output from the model that answers the request.
+    """Return a function that checks the body of an answer, and returns it with calls that every client can read.
+
+    It raises Failure if the body is not a chat completion with output from the model that answers the request.
     """
     requested = choices_of(request)
 
@@ -70,8 +71,9 @@ def choices_of(request: Json) -> int:
 
 
 def response_bytes(body: bytes) -> bytes:
-    """Return the body of a Response, with calls that every client can read; unchanged if they are. Raises Failure if it
-    is not a Response with output from the model.
+    """Return the body of a Response, with calls that every client can read; unchanged if they are.
+
+    Raises Failure if it is not a Response with output from the model.
     """
     response = json_object(body)
     check_response(response)

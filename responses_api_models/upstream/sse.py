@@ -35,8 +35,9 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the events verbatim, each including the blank line that ends it. Raises Failure connection_lost if the body
-    ends in the middle of an event or an event is too long.
+    """Yield the events verbatim, each including the blank line that ends it.
+
+    Raises Failure connection_lost if the body ends in the middle of an event or an event is too long.
     """
     rest = b""
     async with contextlib.aclosing(chunks):  # type: ignore[type-var]
@@ -75,8 +76,9 @@ def error_in(event: bytes) -> Json | None:
 
 
 def error_of(event: bytes, data: Any) -> Json | None:
-    """Return the error that an event with this parsed data contains; None if it contains none. It is in `error`, or the
-    data is the error: of `event: error`, or with `error` as its `object` or `type`.
+    """Return the error that an event with this parsed data contains; None if it contains none.
+
+    It is in `error`, or the data is the error: of `event: error`, or with `error` as its `object` or `type`.
     """
     error = data.get("error") if isinstance(data, dict) else None
     if isinstance(error, dict | str) and error:
@@ -87,8 +89,9 @@ def error_of(event: bytes, data: Any) -> Json | None:
 
 
 def payload_of(event: bytes, data: bytes) -> Json:
-    """Parse the data of an event as a JSON object. Raises Failure malformed_answer if it is anything else, also if it
-    is not UTF-8: clients could not read it.
+    """Parse the data of an event as a JSON object.
+
+    Raises Failure malformed_answer if it is anything else, also if it is not UTF-8: clients could not read it.
     """
     try:
         value = orjson.loads(data)
@@ -112,9 +115,10 @@ _LAST = ("completed", "incomplete", "failed", "cancelled")
 
 
 class StartedStream:
-    """A stream that briefly holds back the events before the start of the response. An engine can send any number of
-    events before the first output of the model, and then abort or end the stream without any output. The rules are the
-    same as for complete responses (services/responses/response_validity.py).
+    """A stream that briefly holds back the events before the start of the response.
+
+    An engine can send any number of events before the first output of the model, and then abort or end the stream
+    without any output. The rules are the same as for complete responses (services/responses/response_validity.py).
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], begins: Callable[[bytes], bool]) -> None:
@@ -223,8 +227,9 @@ class ResponseStreamStart:
 
 
 def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
-    """Return a finished completion as the body of a Chat Completions stream, with each text in a single chunk. Nothing
-    is sent before the completion is finished, but clients that require a stream can then use the server.
+    """Return a finished completion as the body of a Chat Completions stream, with each text in a single chunk.
+
+    Nothing is sent before the completion is finished, but clients that require a stream can then use the server.
     `stream_events.whole` does the same for the Responses API; it is in `services` because agents also use it.
     """
     base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}

@@ -98,8 +98,9 @@ class Upstream:
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
         """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
-        the call is retried. `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the
-        parent of its `/v1`.
+        the call is retried.
+
+        `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -122,6 +123,7 @@ class Upstream:
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
         """Return the response's server-sent events as they arrive. Raises Failure if the stream starts with an error.
+
         Events are held back briefly until `opening` detects the start of the response; failures before it are retried.
         Closing the stream disconnects from the engine, which then aborts the request.
         """
@@ -160,6 +162,7 @@ class Upstream:
         self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> HttpResponse:
         """Send one request to the engine at `url` without retries and return its response, regardless of the status.
+
         Raises Failure if there is no response.
         """
         limit_s = timeout_s or self._settings.request_timeout_s
@@ -342,9 +345,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call. All requests of the call go to the same engine as long as it responds. Cookies, tracing
-    headers and affinity headers are forwarded unchanged in both directions, and the query string to the endpoint, so a
-    load balancer or router in front of the engines works as if clients called it directly.
+    """The context of one call. All requests of the call go to the same engine as long as it responds.
+
+    Cookies, tracing headers and affinity headers are forwarded unchanged in both directions, and the query string to
+    the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
     """
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:

@@ -37,8 +37,9 @@ from rollyard.services.server.settings import dashed
 def config_files(
     config_paths: Sequence[str | Mapping[str, Any]], roots: Sequence[Path]
 ) -> list[Path | Mapping[str, Any]]:
-    """Return the files of `config_paths`, and after them those that they list under `config_paths` themselves. Each
-    file is listed once. A relative path in a file may also refer to the root of the folders that it comes from.
+    """Return the files of `config_paths`, and after them those that they list under `config_paths` themselves.
+
+    Each file is listed once. A relative path in a file may also refer to the root of the folders that it comes from.
     """
     found: list[Path | Mapping[str, Any]] = []
     waiting: list[tuple[str | Mapping[str, Any], Sequence[Path]]] = [(path, roots) for path in config_paths]
@@ -122,10 +123,11 @@ def load(
     options: Iterable[str] = (),
     env_file: Path | None = Path("env.yaml"),
 ) -> RunConfig:
-    """Merge, resolve and validate the configs. Raises OperatorError if they are invalid. `config_paths`: file names, or
-    mappings with the contents of a file. `options`: names of the command's options, which are suggested when an unknown
-    key resembles one. `env_file`: the file whose settings override `config_paths`, relative to the first of `roots`;
-    None: there is none.
+    """Merge, resolve and validate the configs. Raises OperatorError if they are invalid.
+
+    `config_paths`: file names, or mappings with the contents of a file.
+    `options`: names of the command's options, which are suggested when an unknown key resembles one.
+    `env_file`: the file whose settings override `config_paths`, relative to the first of `roots`; None: there is none.
     """
     if not config_paths:
         raise OperatorError("no config given; expected, for example, ng_run a.yaml b.yaml")

@@ -113,8 +113,9 @@ def installed_version(root: Path) -> str | None:
 
 
 def with_roots_of(files: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
-    """Return the search path, extended by the folders from which configs come that are outside of it. These are
-    searched last, so that they hide no server of the other folders.
+    """Return the search path, extended by the folders from which configs come that are outside of it.
+
+    These are searched last, so that they hide no server of the other folders.
     """
     extended = list(roots)
     for file in files:
@@ -185,8 +186,9 @@ class ForeignSettings(LaunchSettings):
 
 
 def foreign_server(name: str, family: str, implementation: str, raw: Json, folder: Path, tree: Json) -> ServerSpec:
-    """Return the server whose program is in `folder`. `tree`: the resolved config. Raises OperatorError if its settings
-    are invalid, or if it is unknown in which interpreter it runs.
+    """Return the server whose program is in `folder`. `tree`: the resolved config.
+
+    Raises OperatorError if its settings are invalid, or if it is unknown in which interpreter it runs.
     """
     owner = f"{name} (NeMo Gym's {family}/{implementation})"
     _check_spelling(owner, raw)

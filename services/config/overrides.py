@@ -1,5 +1,6 @@
-"""Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse. Hydra is
-imported where it is used: its import takes a third of the start of a command.
+"""Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse.
+
+Hydra is imported where it is used: its import takes a third of the start of a command.
 """
 
 from __future__ import annotations
@@ -74,9 +75,12 @@ def parse_overrides(
     *,
     around: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> list[ConfigOverride]:
-    """Parse command-line arguments. Raises OperatorError, which says what is wrong with the first invalid one. `known`:
-    the command's options, of which the nearest is named. `around`: the arguments before and after these, of which a
-    mistake may be a part.
+    """Parse command-line arguments.
+
+    Raises OperatorError, which says what is wrong with the first invalid argument.
+
+    `known`: the command's options, of which the nearest is named.
+    `around`: the arguments before and after these, of which a mistake may be a part.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import OverrideType

@@ -42,6 +42,7 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
 
 def import_file(family: str, folder: Path, path: Path) -> ModuleType:
     """Import `path`, a file of the plug-in `folder`, so that relative imports between the folder's files work.
+
     Rollyard's own folders are imported as `rollyard.<family>.<name>`, and users' folders, which may be anywhere, as
     `rollyard_plugins.<family>.<name>`. No plug-in becomes a top-level module, because it could then shadow a package.
     """
@@ -91,8 +92,9 @@ def _forget(package: str) -> None:
 
 @contextlib.contextmanager
 def _siblings(folder: Path) -> Iterator[None]:
-    """Let `import rules` in an entrypoint find the folder's rules.py or rules/, as in a script. Such modules are
-    removed from `sys.modules` afterwards, because other plug-ins may have modules with the same names.
+    """Let `import rules` in an entrypoint find the folder's rules.py or rules/, as in a script.
+
+    Such modules are removed from `sys.modules` afterwards, because other plug-ins may have modules with the same names.
     """
     before = set(sys.modules)
     sys.path.insert(0, str(folder))

@@ -1,6 +1,7 @@
-"""The code of a server, which a collection's identity contains: a digest of each file in the server's own folder. Code
-that the server imports from elsewhere is not part of it; the folder's git revision is recorded, so that a reader can
-find it. Settings are not part of it either, because the manifest compares them by name; neither are the files in
+"""The code of a server, which a collection's identity contains: a digest of each file in the server's own folder.
+
+Code that the server imports from elsewhere is not part of it; the folder's git revision is recorded, so that a reader
+can find it. Settings are not part of it either, because the manifest compares them by name; neither are the files in
 `configs/`, from which settings come. Rows (`.jsonl`) have a digest of their own in the identity.
 """
 

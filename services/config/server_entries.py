@@ -36,9 +36,10 @@ class ExternalSettings(ServerSettings):
 
 
 def is_external(raw: Json, *, has_own_folder: bool) -> bool:
-    """Return whether an entry names a server that runs elsewhere. That is the case if it has `url`, or `host` and
-    `port`, but no entrypoint. With an entrypoint, or a host that stands for all addresses, they are the address on
-    which Rollyard's server listens.
+    """Return whether an entry names a server that runs elsewhere.
+
+    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, or a host that stands
+    for all addresses, they are the address on which Rollyard's server listens.
     """
     if raw.get("entrypoint") is not None:
         return False
@@ -230,8 +231,9 @@ def _has_setting(family: str, folder: Path, setting: str) -> bool:
 
 
 def _family_hint(node: Any) -> str:
-    """Return a hint if a mapping looks like an entry whose family is misspelt; empty for any other mapping. An entry
-    has one key, under which there is one implementation.
+    """Return a hint if a mapping looks like an entry whose family is misspelt; empty for any other mapping.
+
+    An entry has one key, under which there is one implementation.
     """
     if not isinstance(node, dict) or len(node) != 1:
         return ""
@@ -268,8 +270,9 @@ def check_references(servers: Sequence[ServerSpec]) -> None:
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield the setting, server name and type of each reference. For an isolated server and for a foreign program, only
-    the YAML is available.
+    """Yield the setting, server name and type of each reference.
+
+    For an isolated server and for a foreign program, only the YAML is available.
     """
     yield from _references_in(spec.settings)
     for key, value in spec.raw.items() if spec.isolated or spec.program else ():

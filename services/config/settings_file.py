@@ -22,8 +22,9 @@ _REFERENCE = re.compile(r"(\\*)\$\{")
 
 
 def load_settings(model: type[M], path: str | None, overrides: Iterable[ConfigOverride], roots: Sequence[Path]) -> M:
-    """Read the file `path`, which is searched for in `search_path(roots)`, and apply the overrides. Raises
-    OperatorError if the file does not exist or the config is invalid.
+    """Read the file `path`, which is searched for in `search_path(roots)`, and apply the overrides.
+
+    Raises OperatorError if the file does not exist or the config is invalid.
     """
     tree = {} if path is None else _read(find_config(path, search_path(roots)))
     return settings_of(model, tree, overrides, path or "command line")

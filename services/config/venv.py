@@ -1,6 +1,7 @@
-"""Builds a separate virtual environment for a server whose folder contains `requirements-isolated.txt`. Environments
-are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible atomically.
-Rollyard's own packages are importable in it, but the folder's requirements take precedence.
+"""Builds a separate virtual environment for a server whose folder contains `requirements-isolated.txt`.
+
+Environments are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible
+atomically. Rollyard's own packages are importable in it, but the folder's requirements take precedence.
 """
 
 from __future__ import annotations

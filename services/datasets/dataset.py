@@ -21,13 +21,16 @@ _NOT_PART_OF_TASK = frozenset({*ID_KEYS, "agent_ref", "dataset_name", "uuid"})
 
 
 class Dataset:
-    """The ids and byte offsets of the rows in a file that match the filter. Rows are read on demand. Compressed files
-    and tables have no offsets to seek to, so their matching rows are copied to a temporary file.
+    """The ids and byte offsets of the rows in a file that match the filter. Rows are read on demand.
+
+    Compressed files and tables have no offsets to seek to, so their matching rows are copied to a temporary file.
     """
 
     def __init__(self, settings: DatasetSettings, files: DataFiles) -> None:
-        """Read the file once. Raises OperatorError if the file is missing, has an invalid row or a duplicate id, or has
-        no row that matches the filter.
+        """Read the file once.
+
+        Raises OperatorError if the file is missing, has an invalid row or a duplicate id, or has no row that matches
+        the filter.
         """
         self.name = settings.name
         self.source = self.resolve_file(settings, files)
@@ -108,8 +111,9 @@ class Dataset:
         return completed
 
     def _unique_id(self, name: str, row: Json, line: int) -> str:
-        """Return `name`, with a number appended if an identical row already uses it. Raises OperatorError if a
-        different row has the same id.
+        """Return `name`, with a number appended if an identical row already uses it.
+
+        Raises OperatorError if a different row has the same id.
         """
         if name not in self._numbers:
             return name

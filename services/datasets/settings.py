@@ -132,9 +132,10 @@ class MixtureSettings(BaseModel):
 
 
 def read_mixture(data: str | dict[str, Any], roots: Sequence[Path]) -> MixtureSettings:
-    """Read the settings of a mixture. `data`: the path of a YAML file, or the settings themselves. In the file, the
-    settings may be nested under the key `data`. {file: mix.yaml, epoch: 3} reads the file and overrides its epoch.
-    Raises OperatorError if the file cannot be read or the settings are invalid.
+    """Read the settings of a mixture. `data`: the path of a YAML file, or the settings themselves.
+
+    In the file, the settings may be nested under the key `data`. {file: mix.yaml, epoch: 3} reads the file and
+    overrides its epoch. Raises OperatorError if the file cannot be read or the settings are invalid.
     """
     settings = {"file": data} if isinstance(data, str) else dict(data)
     if (file := settings.pop("file", None)) is None:

@@ -29,8 +29,9 @@ class Rollout:
     row: Json
 
     def body(self, params: Mapping[str, Any], *, seeded: bool) -> bytes:
-        """Return the body of the `/run` request: the row, with `params` overriding its own create parameters. `seeded`:
-        add the number of the repeat as the seed. Raises Failure bad_task if the row's metadata is invalid.
+        """Return the body of the `/run` request: the row, with `params` overriding its own create parameters.
+
+        `seeded`: add the number of the repeat as the seed. Raises Failure bad_task if the row's metadata is invalid.
         """
         merged = {**self.row.get("responses_create_params", {}), **params}
         if seeded:
@@ -72,6 +73,7 @@ class DatasetTasks(Protocol):
 
 class TaskFile:
     """An input file, read once to validate and identify it, then streamed. Only an 8-byte hash per row stays in memory.
+
     Its identity depends only on its rows: the same rows, compressed or in a different file, are the same input.
     """
 

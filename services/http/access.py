@@ -1,4 +1,5 @@
 """Access control for servers without a token: rejects unknown host names, web pages and other users of the host.
+
 Requests from root and from the server's own user are allowed, including those that arrive through that user's reverse
 proxy or SSH tunnel. Checking the Host header prevents DNS rebinding by web pages.
 """

@@ -1,6 +1,7 @@
-"""ConnectionPool: sends HTTP/1.1 requests over keep-alive connections. It needs a fifth of the CPU time of a
-general-purpose client. `AiohttpClient` sends the requests that the pool does not support: TLS, proxies, streams, and
-methods other than GET and POST.
+"""ConnectionPool: sends HTTP/1.1 requests over keep-alive connections.
+
+It needs a fifth of the CPU time of a general-purpose client. `AiohttpClient` sends the requests that the pool does not
+support: TLS, proxies, streams, and methods other than GET and POST.
 """
 
 from __future__ import annotations
@@ -86,10 +87,13 @@ class ConnectionPool:
         timeout_s: float,
         echo: tuple[str, str] | None = None,
     ) -> ReceivedResponse:
-        """Send a request and return its response. Cancellation closes the connection. A request is never sent twice,
-        even if the peer has just closed the pooled connection. `echo`: the request's id, and the name of a response
-        header; a peer that sends this header must also repeat the id. Raises InvalidHeader, ConnectFailed,
-        TimeoutError, or OSError if the connection breaks.
+        """Send a request and return its response.
+
+        Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
+        the pooled connection. `echo`: the request's id, and the name of a response header; a peer that sends this
+        header must also repeat the id.
+
+        Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError if the connection breaks.
         """
         # Built before connecting, so that an invalid header does not use up a connection.
         head = _head(method, target, len(body), headers, echo)
@@ -537,8 +541,9 @@ class CallbackBudget:
 
 
 class ResponseBody:
-    """An iterator over a body. Closing it closes the connection, also before the first chunk was read. A generator
-    alone would not: closing one before its first step runs none of its code.
+    """An iterator over a body. Closing it closes the connection, also before the first chunk was read.
+
+    A generator alone would not: closing one before its first step runs none of its code.
     """
 
     def __init__(self, chunks: AsyncGenerator[bytes], close: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
-"""LoopLag: measures how late the event loop runs callbacks, and provides a clock that excludes that time. If the loop
-is blocked for six seconds, a five-second deadline expires even though the response may be waiting in a socket.
-Deadlines therefore count only the time in which the loop could have read the response.
+"""LoopLag: measures how late the event loop runs callbacks, and provides a clock that excludes that time.
+
+If the loop is blocked for six seconds, a five-second deadline expires even though the response may be waiting in a
+socket. Deadlines therefore count only the time in which the loop could have read the response.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from rollyard.records.optional import load
 
 
 async def check_ray_address(address: str, setting: str, timeout_s: float, hint: str = "") -> None:
-    """Check that a Ray cluster accepts connections at `address`. `setting`: the option that sets it, such as
-    `ray_address=`; `hint`: what to do if no cluster responds. Raises OperatorError unless the address is HOST:PORT or
-    `auto`, and RunError if the connection fails.
+    """Check that a Ray cluster accepts connections at `address`.
+
+    `setting`: the option that sets it, such as `ray_address=`; `hint`: what to do if no cluster responds.
+    Raises OperatorError unless the address is HOST:PORT or `auto`, and RunError if the connection fails.
     """
     if address == "auto":
         return
@@ -41,10 +42,11 @@ def connect(address: str, need: str, namespace: str | None = None) -> Any:
 
 
 def ray_authentication(address: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which Ray's clients send their token to the cluster at `address`. If the user has a
-    token, `ray start --head` makes a cluster that requires it (Ray 2.60). Clients send it to `auto`, but to an explicit
-    address only in mode `token`. Here they also send it to an address of this host, or to a cluster that is about to be
-    started (`address` None); for other hosts, the user decides. Empty if RAY_AUTH_MODE is set.
+    """Return the variables with which Ray's clients send their token to the cluster at `address`.
+
+    If the user has a token, `ray start --head` makes a cluster that requires it (Ray 2.60). Clients send it to `auto`,
+    but to an explicit address only in mode `token`. Here they also send it to an address of this host, or to a cluster
+    that is about to be started (`address` None); for other hosts, the user decides. Empty if RAY_AUTH_MODE is set.
     """
     if "RAY_AUTH_MODE" in environ or not _has_token(environ):
         return {}

@@ -1,6 +1,7 @@
-"""Transport: sends requests to a server, over the network or directly to an app in this process. It distinguishes
-failures to connect from later failures. A caller may retry the former but not the latter, because the server may
-already have processed the request.
+"""Transport: sends requests to a server, over the network or directly to an app in this process.
+
+It distinguishes failures to connect from later failures. A caller may retry the former but not the latter, because the
+server may already have processed the request.
 """
 
 from __future__ import annotations

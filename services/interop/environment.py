@@ -98,9 +98,10 @@ async def _listed(client: ServerClient, server: str, path: str) -> list[Json]:
 async def open_environment(
     client: ServerClient, server: str | None, name: str | None, tasks: TaskList | None, timeout_s: float
 ) -> ServedEnvironment:
-    """Return the environment. `server`: its name in the run, optional if the run has only one environment. Without
-    `tasks`, they are the environment's example rows. Raises OperatorError if the server is unknown, and RunError if it
-    does not answer.
+    """Return the environment. `server`: its name in the run, optional if the run has only one environment.
+
+    Without `tasks`, they are the environment's example rows. Raises OperatorError if the server is unknown, and
+    RunError if it does not answer.
     """
     families = (await client.book.current()).families
     known = [each for each, family in families.items() if family == "resources_servers"]
@@ -120,8 +121,9 @@ async def open_environment(
 
 
 async def _is_turn_based(turns: ServedEnvironment) -> bool:
-    """Return whether the environment plays with `/reset` and `/step`, tried with its first task. Only an environment
-    without tools needs this test: one that has tools is played with them.
+    """Return whether the environment plays with `/reset` and `/step`, tried with its first task.
+
+    Only an environment without tools needs this test: one that has tools is played with them.
     """
     if turns.tools or not turns.tasks:
         return False
@@ -169,8 +171,9 @@ class TaskList:
         return self.rows[index]
 
     def choose(self, asked: Json) -> Json:
-        """Return the row for a reset: `row` itself, else number `index`, else `seed` modulo the number of rows. Without
-        any of them, the row is random. Raises UnknownTask.
+        """Return the row for a reset: `row` itself, else number `index`, else `seed` modulo the number of rows.
+
+        Without any of them, the row is random. Raises UnknownTask.
         """
         if (row := asked.get("row")) is not None:
             if not isinstance(row, dict):

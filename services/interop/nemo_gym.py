@@ -169,8 +169,9 @@ PROBE_DEADLINE_S = 2.0
 
 
 async def fetch_nemo_gym_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
-    """Fetch the list of servers and probe each one. Raises Failure if the head does not respond. A server is ready if
-    it responds to `GET /` with any status, because only liveness can be read from it.
+    """Fetch the list of servers and probe each one. Raises Failure if the head does not respond.
+
+    A server is ready if it responds to `GET /` with any status, because only liveness can be read from it.
     """
     processes = await NemoGymHead(transport, head.url).processes()
     servers = await asyncio.gather(*(_instance(transport, process) for process in processes))

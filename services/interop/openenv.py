@@ -282,8 +282,9 @@ class Player:
         self._episode_id: str | None = None
 
     async def reset(self, asked: Json) -> Json:
-        """Open an episode for the task that the client asks for, and return the first observation. Raises UnknownTask
-        or InvalidBody for an unusable request, and Failure if the environment fails.
+        """Open an episode for the task that the client asks for, and return the first observation.
+
+        Raises UnknownTask or InvalidBody for an unusable request, and Failure if the environment fails.
         """
         row = self.environment.tasks.choose(asked)
         given = asked.get("episode_id")

@@ -196,8 +196,9 @@ REASONS = {
 
 
 def listed_tools(environment: ServedEnvironment, tools: list[Json]) -> Json:
-    """Return ListToolsOutput. In turn-based environments, the tool that sends a message is an ordinary one. Otherwise
-    it is the terminal tool: a message of the model without a tool call ends the episode.
+    """Return ListToolsOutput. In turn-based environments, the tool that sends a message is an ordinary one.
+
+    Otherwise it is the terminal tool: a message of the model without a tool call ends the episode.
     """
     submit = environment.submit_tool
     specs = [

@@ -1,5 +1,6 @@
-"""Adopts a rollout file that has no manifest, after checking every row against the input and the parameters. Such files
-were written by NeMo Gym, copied without the files next to them, or lost their manifest.
+"""Adopts a rollout file that has no manifest, after checking every row against the input and the parameters.
+
+Such files were written by NeMo Gym, copied without the files next to them, or lost their manifest.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ class Adopter:
         self._seeded = seeded
 
     def adopt(self, rows: JsonLines, before_writing: Callable[[], None] = lambda: None) -> Adoption:
-        """Check the rows, and write the keys that are missing or differ. If keys are written, `before_writing` is
-        called first, and the original file is kept beside the new one. Raises OperatorError if a row is not a rollout
-        of the tasks with these parameters, RunError if the file cannot be read or written.
+        """Check the rows, and write the keys that are missing or differ.
+
+        If keys are written, `before_writing` is called first, and the original file is kept beside the new one.
+        Raises OperatorError if a row is not a rollout of the tasks with these parameters, RunError if the file cannot
+        be read or written.
         """
         index = TaskIndex(self._tasks)
         assignment = KeyAssignment(index, self._repeats)

@@ -16,8 +16,9 @@ REPAIR_HINT = "Delete that line, or start over with --overwrite, which moves the
 
 
 class JsonLines:
-    """An append-only file with one writer. After a crash, only the last line can be incomplete. `check` and `verify`
-    detect changes by other programs while the file is open.
+    """An append-only file with one writer. After a crash, only the last line can be incomplete.
+
+    `check` and `verify` detect changes by other programs while the file is open.
     """
 
     def __init__(self, path: Path) -> None:

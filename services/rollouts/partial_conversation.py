@@ -1,5 +1,6 @@
-"""Bounds the size of a partial conversation. The beginning and the end say most, so the middle is removed. In this
-order, until it fits: tokens, the middle of long texts, large fields of the row, items from the middle.
+"""Bounds the size of a partial conversation. The beginning and the end say most, so the middle is removed.
+
+In this order, until it fits: tokens, the middle of long texts, large fields of the row, items from the middle.
 """
 
 from __future__ import annotations

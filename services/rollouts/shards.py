@@ -1,9 +1,10 @@
-"""The files of several jobs that collect one output together, and `merge`, which makes them one. The job `--shard 2/4`
-of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects the rollouts of its
-share that no file of the output holds, so that jobs with another n continue where those before have stopped. A
-rollout's share is a hash of its key (`Shard` in records/rollout_keys.py). The last job to end merges the files
-(`collection.py`); `ng_merge` does it if that one was killed. Only jobs with the same n run at the same time. The files
-of earlier versions in `X_shared` are merged, too.
+"""The files of several jobs that collect one output together, and `merge`, which makes them one.
+
+The job `--shard 2/4` of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects
+the rollouts of its share that no file of the output holds, so that jobs with another n continue where those before have
+stopped. A rollout's share is a hash of its key (`Shard` in records/rollout_keys.py). The last job to end merges the
+files (`collection.py`); `ng_merge` does it if that one was killed. Only jobs with the same n run at the same time. The
+files of earlier versions in `X_shared` are merged, too.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ def shard_files(output: Path) -> list[Path]:
 
 
 def merge(output: Path, *, only_idle: bool = False) -> Merged:
-    """Add the rollouts, failed attempts and materialized inputs that the output lacks to it, each exactly once. The
-    shards are removed once the output is complete, or with `only_idle`, which refuses those of running jobs. After a
-    crash, the next merge goes on. Raises OperatorError if there is nothing to merge or the files are of different
+    """Add the rollouts, failed attempts and materialized inputs that the output lacks to it, each exactly once.
+
+    The shards are removed once the output is complete, or with `only_idle`, which refuses those of running jobs. After
+    a crash, the next merge goes on. Raises OperatorError if there is nothing to merge or the files are of different
     collections, InUse if another process is writing to the output, and RunError if a file cannot be read or written.
     """
     paths = RolloutPaths(output)

@@ -1,5 +1,6 @@
-"""RolloutStore: writes the output and sidecar files of a collection. It stores each (task, repeat) at most once.
-Failures, the manifest and the status are in the sidecar files.
+"""RolloutStore: writes the output and sidecar files of a collection.
+
+It stores each (task, repeat) at most once. Failures, the manifest and the status are in the sidecar files.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class RolloutStore:
         is_final: IsFinal = is_bad_task,
     ) -> None:
         """`code`: the code of every server that the rows use. `adopter`: adopts rollouts that have no manifest.
-        `origin`: the manifest of a new output that continues other files. Raises OperatorError or RunError if the files
-        cannot be written, or if the collection cannot be resumed.
+        `origin`: the manifest of a new output that continues other files.
+
+        Raises OperatorError or RunError if the files cannot be written, or if the collection cannot be resumed.
         """
         self.paths = paths
         self._syncing = threading.Lock()
@@ -293,8 +295,9 @@ class RolloutStore:
 def valid_rows(
     lines: Iterable[ParsedLine], path: Path, expected: Expected | None = None
 ) -> Iterator[tuple[Key, ParsedLine]]:
-    """Yield the rollouts of a file with their keys. Raises RunError if a row is not one of the `expected` rollouts, has
-    a key twice, or lacks a finite reward.
+    """Yield the rollouts of a file with their keys.
+
+    Raises RunError if a row is not one of the `expected` rollouts, has a key twice, or lacks a finite reward.
     """
     for line in lines:
         if duplicated := duplicate_key(line.line):

@@ -46,9 +46,10 @@ class TaskIndex:
         return len(self.keys)
 
     def candidates(self, row: Mapping[str, Any]) -> Sequence[int]:
-        """Return the tasks that a rollout may belong to, in input order. A rollout with `_ng_task_key` belongs to the
-        tasks with that key. Without one, as NeMo Gym writes it, it belongs to those with the same prompt for which
-        every field that the rollout repeats has the same value.
+        """Return the tasks that a rollout may belong to, in input order.
+
+        A rollout with `_ng_task_key` belongs to the tasks with that key. Without one, as NeMo Gym writes it, it belongs
+        to those with the same prompt for which every field that the rollout repeats has the same value.
         """
         if isinstance(key := row.get("_ng_task_key"), str):
             return self._by_key.get(key, ())
@@ -100,9 +101,10 @@ _OPEN = -1
 
 
 class KeyAssignment:
-    """The keys of rows that were added in file order. A row whose own key fits its task keeps it. Every other row gets
-    the first free repeat of its task once all rows are known; among duplicate tasks, it belongs to the first one with a
-    free repeat.
+    """The keys of rows that were added in file order.
+
+    A row whose own key fits its task keeps it. Every other row gets the first free repeat of its task once all rows
+    are known; among duplicate tasks, it belongs to the first one with a free repeat.
     """
 
     def __init__(self, index: TaskIndex, repeats: int) -> None:

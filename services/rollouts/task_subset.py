@@ -95,9 +95,10 @@ class Origin:
 
 
 def subset_of_original(given: TaskFile, paths: RolloutPaths, agent: str | None) -> tuple[TaskSubset | None, str]:
-    """Return `given` as tasks of the input that the output was started with, or None and the reason. The reason is
-    empty if `given` is that input, or if it is not known. An output without rows is started with the original input if
-    `given` has all of its tasks: remaining_prompts.jsonl of a collection that has measured nothing.
+    """Return `given` as tasks of the input that the output was started with, or None and the reason.
+
+    The reason is empty if `given` is that input, or if it is not known. An output without rows is started with the
+    original input if `given` has all of its tasks: remaining_prompts.jsonl of a collection that has measured nothing.
     """
     of_row = Origin.of_row(next(given.rollouts(1)).row)
     if not (paths.output.is_file() and paths.output.stat().st_size):

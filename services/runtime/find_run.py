@@ -60,12 +60,15 @@ async def find_run(
     listener: ListenerOwner = _listener,
     nemo_gym: bool = False,
 ) -> HeadFile:
-    """Return the head that a command should use. This is the one at `head`, else that of the newest run started from
-    this folder, else from the nearest folder above it, else the one at `default`. Private runs, such as that of an
-    ng_eval, come after the others of these folders. Without `head`, only this user's runs are considered; without
-    `default`, only runs started from this folder or above it. If the run was not started from this folder, `print_line`
-    receives a message. With `nemo_gym`, the head at `head` or `default` may be that of a NeMo Gym stack. Raises
-    RunError, which lists the URLs that were tried.
+    """Return the head that a command should use.
+
+    This is the one at `head`, else that of the newest run started from this folder, else from the nearest folder above
+    it, else the one at `default`. Private runs, such as that of an ng_eval, come after the others of these folders.
+    Without `head`, only this user's runs are considered; without `default`, only runs
+    started from this folder or above it. If the run was not started from this folder, `print_line` receives a message.
+    With `nemo_gym`, the head at `head` or `default` may be that of a NeMo Gym stack.
+
+    Raises RunError, which lists the URLs that were tried.
     """
     if head is not None:
         url = (head if "://" in head else f"http://{head}").rstrip("/")

@@ -263,8 +263,9 @@ def _entry(spec: ServerSpec) -> Json:
 
 
 def requirement_lines(text: str) -> list[str]:
-    """Return the lines of a requirements file except those that refer to NeMo Gym itself by a relative path. Some of
-    NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
+    """Return the lines of a requirements file except those that refer to NeMo Gym itself by a relative path.
+
+    Some of NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
     """
     text = re.sub(r"(?<=[\w\]])\s*-e nemo-gym\[", "\n-e nemo-gym[", text.removeprefix("\ufeff"))
     return [

@@ -60,8 +60,10 @@ async def join_run(
     print_line: Callable[[str], None],
     timeout_s: float,
 ) -> None:
-    """Serve `specs` until `stop` is set. Raises RunError if the head is unreachable. Raises OperatorError if the head
-    belongs to a different run or uses different settings, or if a server requires its own Python environment.
+    """Serve `specs` until `stop` is set.
+
+    Raises RunError if the head is unreachable. Raises OperatorError if the head belongs to a different run or uses
+    different settings, or if a server requires its own Python environment.
     """
     if isolated := [spec.name for spec in specs if spec.isolated]:
         listed = ", ".join(isolated)

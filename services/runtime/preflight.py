@@ -1,7 +1,8 @@
-"""Preflight: finds what would prevent a run from starting, before anything is started. It constructs every server and
-runs its checks, and binds all ports and releases them again. Servers with their own Python environment are checked in a
-short-lived process in that environment. `ng_run` does this before each start, so `--dry-run` and a real start fail with
-the same messages.
+"""Preflight: finds what would prevent a run from starting, before anything is started.
+
+It constructs every server and runs its checks, and binds all ports and releases them again. Servers with their own
+Python environment are checked in a short-lived process in that environment. `ng_run` does this before each start, so
+`--dry-run` and a real start fail with the same messages.
 """
 
 from __future__ import annotations

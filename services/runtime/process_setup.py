@@ -36,8 +36,10 @@ def file_limit_of(pid: int | None) -> int | None:
 
 
 def tune_gc() -> None:
-    """Freeze existing objects and collect less often than Python's default of every 700 new objects. A full collection
-    traverses every conversation in memory while the event loop waits, so it runs only once per billion new objects.
+    """Freeze existing objects and collect less often than Python's default of every 700 new objects.
+
+    A full collection traverses every conversation in memory while the event loop waits, so it runs only once per
+    billion new objects.
     """
     gc.collect()
     gc.freeze()

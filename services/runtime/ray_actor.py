@@ -1,6 +1,9 @@
 """The Ray actors that run one process each. Ray pickles this module by value, so its workers need not import Rollyard.
-ProgramHost   any command, such as a trainer on the GPUs that its actor has reserved ServerHost    a server:
-`services/runtime/serve.py` They start a child process, forward signals to it, and return its output.
+
+ProgramHost   any command, such as a trainer on the GPUs that its actor has reserved
+ServerHost    a server: `services/runtime/serve.py`
+
+They start a child process, forward signals to it, and return its output.
 """
 
 from __future__ import annotations

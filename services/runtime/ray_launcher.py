@@ -1,12 +1,16 @@
-"""RayLauncher: starts servers on the nodes of an existing Ray cluster, each as a child of a small actor. Each server
-has one actor with `num_cpus=0`, so that a busy cluster does not delay it. The actor starts `services/runtime/serve.py`
-as a child process. The child dies with the actor (`die_with_parent`), and Ray kills the actor when ng_run exits or the
-node fails. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard connects to clusters but never
-starts or stops one. On a single host, servers listen on loopback. On several hosts, they are spread across the nodes
-and listen on their node's address, and the run needs a token. The launch message, which includes the token, is sent
-through Ray, which by default trusts its network. Every node needs the same installation at the same path, and the same
-server folders and working directory. A server gets its node's environment variables, plus those of ng_run that the node
-does not set.
+"""RayLauncher: starts servers on the nodes of an existing Ray cluster, each as a child of a small actor.
+
+Each server has one actor with `num_cpus=0`, so that a busy cluster does not delay it. The actor starts
+`services/runtime/serve.py` as a child process. The child dies with the actor (`die_with_parent`), and Ray kills the
+actor when ng_run exits or the node fails. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard
+connects to clusters but never starts or stops one.
+
+On a single host, servers listen on loopback. On several hosts, they are spread across the nodes and listen on their
+node's address, and the run needs a token. The launch message, which includes the token, is sent through Ray, which by
+default trusts its network.
+
+Every node needs the same installation at the same path, and the same server folders and working directory. A server
+gets its node's environment variables, plus those of ng_run that the node does not set.
 """
 
 from __future__ import annotations
@@ -191,8 +195,9 @@ class RayLauncher:
 
     def _least_loaded(self, hosts: set[str], name: str) -> str:
         """Return the host with the fewest replicas of the server `name`. Ties go to the host with the fewest servers.
-        Ray's SPREAD strategy does not spread actors that request no resources: in a test, all five were placed on one
-        of two nodes.
+
+        Ray's SPREAD strategy does not spread actors that request no resources: in a test, all five were placed on
+        one of two nodes.
         """
         if not hosts:
             raise ConnectionError("no node of the Ray cluster can be reached")

@@ -1,5 +1,6 @@
-"""RunningStack: an async context manager that runs a stack from Python. It starts the stack on entry and stops it on
-exit, unless the stack was already running.
+"""RunningStack: an async context manager that runs a stack from Python.
+
+It starts the stack on entry and stops it on exit, unless the stack was already running.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ class RunningStack:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the servers, or connect to them if they are already running. On failure, stops everything that was
-        started and raises OperatorError or RunError with the message that `ng_run` prints.
+        """Start the servers, or connect to them if they are already running.
+
+        On failure, stops everything that was started and raises OperatorError or RunError with the message that
+        `ng_run` prints.
         """
         if self._exit_stack is not None:
             raise RunError("this stack is already running")

@@ -1,5 +1,6 @@
-"""Stack: starts and stops a run. The head runs in this process. The servers run in their own processes, or with
-`colocate` in this one.
+"""Stack: starts and stops a run.
+
+The head runs in this process. The servers run in their own processes, or with `colocate` in this one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Supervisor: starts, watches, restarts and stops a run's server processes. If a process exits before it is ready,
-startup fails with the last lines of its log. A process that dies later is restarted after a delay that doubles each
-time.
+"""Supervisor: starts, watches, restarts and stops a run's server processes.
+
+If a process exits before it is ready, startup fails with the last lines of its log. A process that dies later is
+restarted after a delay that doubles each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Starts bubblewrap; if run as root, switches to the user nobody first. Root inside a user namespace still has root's
-access to files outside, and the process limit does not apply to it. The user nobody, however, often cannot access the
-interpreter, for example because it is in a private home folder. The interpreter's files are therefore first mounted at
-accessible paths, in a private mount namespace that disappears with the jail.
+"""Starts bubblewrap; if run as root, switches to the user nobody first.
+
+Root inside a user namespace still has root's access to files outside, and the process limit does not apply to it. The
+user nobody, however, often cannot access the interpreter, for example because it is in a private home folder. The
+interpreter's files are therefore first mounted at accessible paths, in a private mount namespace that disappears with
+the jail.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ _STAGE = "/tmp"
 
 
 def main() -> None:
-    """Run the command that the first argument describes. It has the form `{"root": ..., "files": [[source, target],
-    ...], "before": [...], "after": [...]}`.
+    """Run the command that the first argument describes.
+
+    It has the form `{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`.
     """
     plan = json.loads(sys.argv[1])
     files = [(str(source), str(target)) for source, target in plan["files"]]

@@ -1,5 +1,6 @@
-"""Isolation modes, and the trials that test them on this host. The main trial includes positive controls, because a
-jail in which nothing works would also appear to isolate answers.
+"""Isolation modes, and the trials that test them on this host.
+
+The main trial includes positive controls, because a jail in which nothing works would also appear to isolate answers.
 """
 
 from __future__ import annotations

@@ -87,8 +87,9 @@ def _names_of(library: Path) -> set[str]:
 
 
 def loader_of(program: Path) -> Path | None:
-    """Return the dynamic loader of an ELF program, or None if the program is statically linked. Raises OperatorError if
-    it is not a 64-bit ELF program.
+    """Return the dynamic loader of an ELF program, or None if the program is statically linked.
+
+    Raises OperatorError if it is not a 64-bit ELF program.
     """
     with program.open("rb") as file:
         head = file.read(64)

@@ -54,8 +54,9 @@ class Sandbox:
         self.layers = Layers(mode="none", in_force=())
 
     async def start(self) -> None:
-        """Start with the best isolation mode that works on this host. Raises OperatorError if none works, unless
-        `allow_unsandboxed` is set.
+        """Start with the best isolation mode that works on this host.
+
+        Raises OperatorError if none works, unless `allow_unsandboxed` is set.
         """
         python = await asyncio.to_thread(find_python, self._python)
         self._errors = tempfile.TemporaryFile(prefix="rollyard-sandbox-")  # noqa: SIM115 (closed by stop)
@@ -176,8 +177,9 @@ class Sandbox:
 
 
 def _to_valid_text(result: object) -> str:
-    """Replace lone surrogates, which an answer can produce. orjson rejects them, which would turn a failed trial into
-    an internal error.
+    """Replace lone surrogates, which an answer can produce.
+
+    orjson rejects them, which would turn a failed trial into an internal error.
     """
     return str(result).encode(errors="replace").decode()
 

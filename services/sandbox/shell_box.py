@@ -159,8 +159,9 @@ class ShellBox:
     async def run(
         self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
     ) -> CommandResult:
-        """Run a command until it exits or its time is over. Processes in the background continue. Raises BoxDied if the
-        box has ended.
+        """Run a command until it exits or its time is over. Processes in the background continue.
+
+        Raises BoxDied if the box has ended.
         """
         order = {"argv": list(argv), "cwd": cwd, "env": dict(env or {}), "timeout_s": timeout_s}
         result = await self._order("run", timeout_s + _ANSWER_S, output_limit=self._output_limit, **order)

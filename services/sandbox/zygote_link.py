@@ -88,6 +88,7 @@ class ZygoteClient:
 
     def jail(self, times: int = 1) -> socket.socket:
         """Create a jail with the plan's time limits multiplied by `times`. Return the socket for its order and result.
+
         Raises ZygoteDied if the zygote has exited.
         """
         own_end, child_end = socket.socketpair()

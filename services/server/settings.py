@@ -87,8 +87,9 @@ def dashed(name: str) -> str:
 
 def settings_argument(owner: type, base: type[M]) -> type[M] | None:
     """Return the settings class that `owner` passes as a type argument: `class Patient(Agent[PatientSettings])`.
-    Returns None if there is no such argument, or if it is a type variable. Raises TypeError for an argument that should
-    be a settings class but is not, as in `Agent[int]`.
+
+    Returns None if there is no such argument, or if it is a type variable. Raises TypeError for an argument that
+    should be a settings class but is not, as in `Agent[int]`.
     """
     found = None
     for generic in owner.__dict__.get("__orig_bases__", ()):
@@ -172,8 +173,9 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def merged_unions(model: type[BaseModel], errors: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield pydantic's errors with those of one union merged: pydantic reports one for each type that it allows. If the
-    value has the form of one of the types, only what is wrong inside of it is reported.
+    """Yield pydantic's errors with those of one union merged: pydantic reports one for each type that it allows.
+
+    If the value has the form of one of the types, only what is wrong inside of it is reported.
     """
     unions: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for error in errors:
@@ -373,8 +375,9 @@ def _is_secret_flag(text: Any) -> bool:
 
 
 def without_secrets(tree: Any, of: Any = None) -> Any:
-    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting. `of`:
-    the tree with the secrets, if `tree` is made from another one.
+    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting.
+
+    `of`: the tree with the secrets, if `tree` is made from another one.
     """
     pattern = secrets_pattern(_secret_values(tree if of is None else of))
 
@@ -413,8 +416,9 @@ def header_secrets(headers: Mapping[str, str]) -> list[str]:
 
 
 def secrets_in_bodies(secrets: Iterable[str]) -> re.Pattern[bytes] | None:
-    """Return a pattern that finds the secrets in the body of a response; None if there are none. Group 1 stays. A short
-    secret is found only as a whole value of JSON, so that `x` does not mangle other words.
+    """Return a pattern that finds the secrets in the body of a response; None if there are none. Group 1 stays.
+
+    A short secret is found only as a whole value of JSON, so that `x` does not mangle other words.
     """
     found = {text for text in secrets if text}
     long = "|".join(re.escape(text) for text in sorted(found, key=len, reverse=True) if len(text) >= SHORTEST_SECRET)

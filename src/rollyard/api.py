@@ -53,14 +53,17 @@ def stack(
     ready_timeout_s: float = 300.0,
     print_line: PrintLine = log.info,
 ) -> RunningStack:
-    """Return the servers of a config as an async context manager. They run until its `async with` block ends. `config`:
-    one or several YAML files, or dicts with the content of such files. Files are searched for in `folder`, in
+    """Return the servers of a config as an async context manager. They run until its `async with` block ends.
+
+    `config`: one or several YAML files, or dicts with the content of such files. Files are searched for in `folder`, in
     `server_roots`, in installed packages that have the entry point `rollyard.server_roots`, then in Rollyard itself.
     `overrides`: the same as for `ng_run`, such as `"policy_model...temperature=0.5"`. `colocate`: run all servers in
     this process, on its event loop, instead of one process per server. `folder`: where the run stores its logs, and
     where commands find the run; default: the working directory. `head_port`: 0 for a free port. `print_line` is called
-    with each line that `ng_run` would print. Raises OperatorError for an invalid config. Entering the block waits until
-    all servers are ready, and raises OperatorError or RunError if they cannot be started.
+    with each line that `ng_run` would print.
+
+    Raises OperatorError for an invalid config. Entering the block waits until all servers are ready, and raises
+    OperatorError or RunError if they cannot be started.
     """
     check_arguments(locals())
     here = Path.cwd() if folder is None else Path(folder).absolute()
@@ -95,10 +98,12 @@ async def _in_python(stack: contextlib.AbstractAsyncContextManager[StackAccess])
 
 
 def connect(head: str | None = None, *, folder: str | Path | None = None, token: str | None = None) -> RunningStack:
-    """Return a running stack, which `ng_run` or another program started, as an async context manager. `head`: HOST:PORT
-    of its head; default: the newest run started from `folder`, which defaults to the working directory, else, with a
-    warning, this user's run at 127.0.0.1:11000. The head may be that of a NeMo Gym stack. Entering the `async with`
-    block raises RunError if no run is found. Leaving it closes the connections, but does not stop the run.
+    """Return a running stack, which `ng_run` or another program started, as an async context manager.
+
+    `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
+    directory, else, with a warning, this user's run at 127.0.0.1:11000. The head may be that of a NeMo Gym stack.
+    Entering the `async with` block raises RunError if no run is found. Leaving it closes the connections, but does not
+    stop the run.
     """
     check_arguments(locals())
     here = Path.cwd() if folder is None else Path(folder)
@@ -145,16 +150,18 @@ async def collect(
     on_rollout: Callable[[RolloutRow], None] | None = None,
     print_line: PrintLine = log.info,
 ) -> CollectionSummary:
-    """Collect `num_repeats` rollouts of every row and store them in `out`, as `ng_collect_rollouts` does. A failed
-    rollout is repeated as a whole, and each rollout is stored exactly once. Repeating the same call resumes the
-    collection, even if the earlier call was cancelled. The keyword arguments are the options of the command. `rows`: a
-    file, or an iterable of rows. `agent_name`: the agent for rows without an `agent_ref`; optional if the stack has
-    only one agent. `num_repeats_add_seed`: send the number of the repeat as the policy's seed.
+    """Collect `num_repeats` rollouts of every row and store them in `out`, as `ng_collect_rollouts` does.
+
+    A failed rollout is repeated as a whole, and each rollout is stored exactly once. Repeating the same call resumes
+    the collection, even if the earlier call was cancelled. The keyword arguments are the options of the command.
+    `rows`: a file, or an iterable of rows. `agent_name`: the agent for rows without an `agent_ref`; optional if the
+    stack has only one agent. `num_repeats_add_seed`: send the number of the repeat as the policy's seed.
     `responses_create_params`: parameters that override those of the rows. `on_rollout` is called with each rollout that
     this call collects, after it has been stored; an exception that it raises ends the collection. `shard`: `i/n`, if n
-    processes collect `out` together and this is number i; the last one to end merges their files into `out`. Raises
-    OperatorError and RunError with the messages that the command would print. A rollout that fails permanently does not
-    raise an exception. The summary counts it, and its `state` is then not `complete`.
+    processes collect `out` together and this is number i; the last one to end merges their files into `out`.
+
+    Raises OperatorError and RunError with the messages that the command would print. A rollout that fails permanently
+    does not raise an exception. The summary counts it, and its `state` is then not `complete`.
     """
     check_arguments(locals())
     limits = CollectionLimits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
@@ -186,8 +193,9 @@ async def collect(
 
 
 def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:
-    """Return an iterable over the rows of a rollout file, which may be compressed or still growing. `where`: an
-    expression, as for `ng_reward_profile`; only the measured rollouts that meet it are returned.
+    """Return an iterable over the rows of a rollout file, which may be compressed or still growing.
+
+    `where`: an expression, as for `ng_reward_profile`; only the measured rollouts that meet it are returned.
     `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist, and
     OperatorError if `where` is not an expression.
     """
@@ -196,8 +204,10 @@ def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:
 
 
 def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
-    """Return the labels, verdicts and notes of a rollout file, to read and to extend; ng_viewer shows them. `author`:
-    the name under which this program writes; default: your user name. Raises RunError if the file does not exist.
+    """Return the labels, verdicts and notes of a rollout file, to read and to extend; ng_viewer shows them.
+
+    `author`: the name under which this program writes; default: your user name. Raises RunError if the file does not
+    exist.
     """
     check_arguments(locals())
     return Annotations(Path(path), author or user_name())

@@ -25,8 +25,9 @@ def _moved() -> dict[str, str]:
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return a spec that gives the module which holds what this one held; None if there was none or if it is gone. A
-    folder becomes an empty package, because Python would find its modules below its path and load them a second time.
+    """Return a spec that gives the module which holds what this one held; None if there was none or if it is gone.
+
+    A folder becomes an empty package, because Python would find its modules below its path and load them a second time.
     """
     former = name.removeprefix("rollyard.")
     if any(other.startswith(f"{former}.") for other in _moved()):

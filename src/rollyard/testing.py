@@ -44,8 +44,9 @@ def says(text: str) -> Json:
 
 
 def calls(name: str, arguments: Any = None, call_id: str | None = None, /, **named: Any) -> Json:
-    """Return a tool call by the model, such as `calls("guess", number=42)`. `arguments` replaces the keyword arguments.
-    It is an object, or the text that the model wrote, which may be invalid.
+    """Return a tool call by the model, such as `calls("guess", number=42)`.
+
+    `arguments` replaces the keyword arguments. It is an object, or the text that the model wrote, which may be invalid.
     """
     given = named if arguments is None else arguments
     text = given if isinstance(given, str) else orjson.dumps(given).decode()
@@ -178,6 +179,7 @@ def environment_server(environment: type[Environment[Any]], settings: Mapping[st
 
 def agent_server(kind: type[Agent[Any]], settings: Mapping[str, Any], *, environment: str, model: str) -> Maker:
     """Return a function that builds an agent. `environment` and `model` are the names of the servers that it uses.
+
     Raises OperatorError for unknown settings.
     """
     refs = {"resources_server": {"name": environment}, "model_server": {"name": model}}
@@ -233,11 +235,14 @@ async def play(
     agent_settings: Mapping[str, Any] | None = None,
     models: Mapping[str, Turns] | None = None,
 ) -> Rollout:
-    """Run one episode of `row` in the environment, with a scripted model that returns `turns`. `environment`: a class,
-    or the folder of an environment. `agent`: by default the game agent, which stops when a tool returns `done`, or for
-    turn-based environments the turn agent. `models`: further scripted model servers by name, such as a judge. Raises
-    Failure if a collection would record a failure: BadTask, an exception in the environment, a reward that is not a
-    number. Raises OperatorError for settings that the environment or the agent does not have.
+    """Run one episode of `row` in the environment, with a scripted model that returns `turns`.
+
+    `environment`: a class, or the folder of an environment. `agent`: by default the game agent, which stops when a tool
+    returns `done`, or for turn-based environments the turn agent. `models`: further scripted model servers by name,
+    such as a judge.
+
+    Raises Failure if a collection would record a failure: BadTask, an exception in the environment, a reward that is
+    not a number. Raises OperatorError for settings that the environment or the agent does not have.
     """
     kind = _environment(environment)
     script = Script(turns)
@@ -253,8 +258,9 @@ async def play(
 
 
 def load(folder: str | Path) -> Any:
-    """Load the environment, agent or model server class from the `app.py` in its folder, as a run does. Raises
-    OperatorError if the folder does not contain a valid server.
+    """Load the environment, agent or model server class from the `app.py` in its folder, as a run does.
+
+    Raises OperatorError if the folder does not contain a valid server.
     """
     path = Path(folder).resolve()
     if (family := path.parent.name) not in FAMILIES:

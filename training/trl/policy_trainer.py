@@ -184,8 +184,10 @@ def lora_config(settings: LoraSettings) -> LoraConfig:
 
 
 def sequence_log_probs(model: Any, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return, for each sequence of ids, the log-probability of every token but the first, at temperature 1. One
-    sequence at a time, so that no padding is needed. Under FSDP, all processes must call it with the same sequences.
+    """Return, for each sequence of ids, the log-probability of every token but the first, at temperature 1.
+
+    One sequence at a time, so that no padding is needed. Under FSDP, all processes must call it with the same
+    sequences.
     """
     was_training, found = model.training, []
     device = next(model.parameters()).device

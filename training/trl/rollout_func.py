@@ -55,8 +55,9 @@ class RolloutFunc:
         self._max_seq_len = max_seq_len
 
     def __call__(self, prompts: list[Prompt], trainer: Any) -> dict[str, list[Any]]:
-        """Return TRL's columns for these prompts, which repeat those of each group. Rollouts are sampled at the
-        temperature of the trainer. Raises RunError as Episodes.play and trl_columns do.
+        """Return TRL's columns for these prompts, which repeat those of each group.
+
+        Rollouts are sampled at the temperature of the trainer. Raises RunError as Episodes.play and trl_columns do.
         """
         rollouts = list(rollouts_of(prompts, self._agent))
         temperature = float(trainer.args.temperature)

@@ -1,6 +1,7 @@
-"""The answer's process: runs the untrusted code and executes requests from the tests. Untrusted code can read and
-change everything in this process. The process contains no test, expected value or secret, and everything it sends is
-treated as data.
+"""The answer's process: runs the untrusted code and executes requests from the tests.
+
+Untrusted code can read and change everything in this process. The process contains no test, expected value or secret,
+and everything it sends is treated as data.
 """
 
 from __future__ import annotations
@@ -122,9 +123,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def run(code: str, required_names: list[str] | None, namespace: dict[str, Any]) -> str | None:
-    """Execute `code` with the globals `namespace`. Return the error of the first skipped statement, or None. With
-    `required_names`, top-level statements that raise are skipped if the program defines those names: the statements may
-    be demonstrations that need input, or wrong tests. Otherwise, the program's exceptions propagate.
+    """Execute `code` with the globals `namespace`. Return the error of the first skipped statement, or None.
+
+    With `required_names`, top-level statements that raise are skipped if the program defines those names: the
+    statements may be demonstrations that need input, or wrong tests. Otherwise, the program's exceptions propagate.
     """
     # dont_inherit: this file's `from __future__ import annotations` would hide a missing `import typing`.
     program = compile(code, _FILE, "exec", dont_inherit=True)

@@ -1,5 +1,6 @@
-"""Entry point of a box's process: new namespaces, then orders from the server until it disconnects. This process
-becomes the box's process 1, which runs commands and writes, reads and removes files.
+"""Entry point of a box's process: new namespaces, then orders from the server until it disconnects.
+
+This process becomes the box's process 1, which runs commands and writes, reads and removes files.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ class Channel:
         self._end = end
 
     def send(self, message: Any) -> None:
-        """Send a message. Raises ChannelClosed if the peer has disconnected, and TypeError for values that JSON does
-        not support.
+        """Send a message.
+
+        Raises ChannelClosed if the peer has disconnected, and TypeError for values that JSON does not support.
         """
         try:
             self._end.sendall(framed(message))

@@ -40,9 +40,10 @@ class DeadlineClock:
         return min(max(self.left(), 0.01), max(self._sample_s, 0.01))
 
     def _measure(self, elapsed: float) -> None:
-        """Add the time since the last measurement in which the tests or the answer waited for a CPU. Of several threads
-        and processes of the answer, the one that waited longest counts: they wait at the same time, and an answer must
-        not gain time by starting more of them than there are CPUs.
+        """Add the time since the last measurement in which the tests or the answer waited for a CPU.
+
+        Of several threads and processes of the answer, the one that waited longest counts: they wait at the same time,
+        and an answer must not gain time by starting more of them than there are CPUs.
         """
         if not self._answer:
             # Orphans of the answer become further children of the tests' process, whose waiting must not count.

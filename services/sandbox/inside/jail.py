@@ -16,8 +16,9 @@ _THREAD_HEADROOM = 256
 
 
 def enter_namespaces() -> None:
-    """Enter new namespaces, in which the next child becomes process 1. Raises OSError on failure. In a separate user
-    namespace, the process limit applies to this answer alone.
+    """Enter new namespaces, in which the next child becomes process 1. Raises OSError on failure.
+
+    In a separate user namespace, the process limit applies to this answer alone.
     """
     libc.enter_user_namespace(os.getuid(), os.getgid(), _NAMESPACES)
 
@@ -75,8 +76,9 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Limit the number of threads, relative to the number running on the host. Without a user namespace, the kernel's
-    limit covers all threads of the user, not only those of this jail.
+    """Limit the number of threads, relative to the number running on the host.
+
+    Without a user namespace, the kernel's limit covers all threads of the user, not only those of this jail.
     """
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)

@@ -26,9 +26,11 @@ def version() -> int:
 
 
 def rules(readable: Iterable[str]) -> int:
-    """Create a ruleset and return its file descriptor. It allows reading and executing only files under `readable`, and
-    writing only to /dev/null. It forbids TCP, and signals to processes outside the jail. Older versions enforce the
-    parts that they support. Raises OSError if the kernel does not support Landlock.
+    """Create a ruleset and return its file descriptor.
+
+    It allows reading and executing only files under `readable`, and writing only to /dev/null. It forbids TCP, and
+    signals to processes outside the jail. Older versions enforce the parts that they support. Raises OSError if the
+    kernel does not support Landlock.
     """
     abi_version = version()
     rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(abi_version, 1))) - 1

@@ -61,8 +61,9 @@ def prctl(option: int, *arguments: int) -> None:
 
 
 def pidfd_open(process: int) -> int:
-    """Return a file descriptor that becomes readable when `process` exits. `os.pidfd_open` is missing in interpreters
-    built on older systems, such as those that uv installs.
+    """Return a file descriptor that becomes readable when `process` exits.
+
+    `os.pidfd_open` is missing in interpreters built on older systems, such as those that uv installs.
     """
     return syscall(_PIDFD_OPEN, ctypes.c_int(process), ctypes.c_uint(0))
 

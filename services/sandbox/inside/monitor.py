@@ -1,5 +1,6 @@
-"""Runs one job: creates a jail, monitors it from outside, kills all its processes, and reports the result. The answer
-cannot see this process, which runs in a different process namespace and has its own file descriptors.
+"""Runs one job: creates a jail, monitors it from outside, kills all its processes, and reports the result.
+
+The answer cannot see this process, which runs in a different process namespace and has its own file descriptors.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def _run_jail(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, f
 
 def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader) -> str:
     """Wait until the tests' process exits, the deadline passes or the server disconnects. Return which one happened.
+
     Reporting is the last thing that the tests' process does, so the deadline no longer applies once a report arrives.
     """
     alive = libc.pidfd_open(clock.child)

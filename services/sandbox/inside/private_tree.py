@@ -1,6 +1,8 @@
-"""Hides the host's files from a process: a private mount namespace in which only some files exist, read-only. `build`
-makes the file system of a shell box in memory, with the host's programs; `enter` that of an answer. Landlock refuses to
-open other files, but not to look whether they exist, how large they are and when they changed.
+"""Hides the host's files from a process: a private mount namespace in which only some files exist, read-only.
+
+`build` makes the file system of a shell box in memory, with the host's programs; `enter` that of an answer.
+
+Landlock refuses to open other files, but not to look whether they exist, how large they are and when they changed.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 def build(plan: BoxPlan) -> list[str]:
-    """Replace this process's file system by the box's. Return the parts that this host does not allow. Raises OSError
-    if it cannot be built.
+    """Replace this process's file system by the box's. Return the parts that this host does not allow.
+
+    Raises OSError if it cannot be built.
     """
     # Open before the stage hides /tmp, where visible folders may be.
     wanted = [*SYSTEM_PATHS, *(f"/etc/{name}" for name in _ETC), *(f"/dev/{name}" for name in _DEVICES), *plan.visible]
@@ -137,6 +140,7 @@ def _detach(path: bytes) -> None:
 
 def enter(files: Iterable[tuple[str, str]]) -> None:
     """Replace this process's file tree by one that contains only `files`, as pairs of source and target, and /proc.
+
     Raises OSError if the host does not allow it; some of the steps may then have been taken.
     """
     try:

@@ -1,6 +1,7 @@
-"""Drops root irrevocably while keeping Python usable. An unprivileged user often cannot access the interpreter, for
-example because it is in a private home folder. The standard library is then imported through /proc/self/cwd, because
-such paths do not pass through the private folder.
+"""Drops root irrevocably while keeping Python usable.
+
+An unprivileged user often cannot access the interpreter, for example because it is in a private home folder. The
+standard library is then imported through /proc/self/cwd, because such paths do not pass through the private folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""RPC client in the tests' process: represents objects of the answer's process. Results are plain data, so the tests'
-process itself evaluates equality, truth and all operators. Data is copied, so an answer cannot modify a test's objects.
-Functions passed to the answer are called in the tests' process.
+"""RPC client in the tests' process: represents objects of the answer's process.
+
+Results are plain data, so the tests' process itself evaluates equality, truth and all operators. Data is copied, so an
+answer cannot modify a test's objects. Functions passed to the answer are called in the tests' process.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class AnswerClient:
         self._exit_reason = ""
 
     def run(self, code: str, required_names: list[str] | None = None) -> str:
-        """Execute the answer's code. Return the error of the first skipped statement, or "". Raises the answer's error
-        or AnswerProcessExited.
+        """Execute the answer's code. Return the error of the first skipped statement, or "".
+
+        Raises the answer's error or AnswerProcessExited.
         """
         return str(self._request("run", 0, code, required_names) or "")
 

@@ -1,5 +1,6 @@
-"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would. It is a deny
-list, because the calls that Python itself makes differ between versions and hosts.
+"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would.
+
+It is a deny list, because the calls that Python itself makes differ between versions and hosts.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ NO_CHANGES = {
     "futimesat": (261, None), "utimensat": (280, 88), "truncate": (76, 45), "file_setattr": (469, 469),
     "openat2": (437, 437),
 }  # fmt: skip
-"""Calls that are refused without a mount namespace. Landlock does not restrict changes to modes, owners and times (and,
-before version 3, lengths) by a file's owner, who may be this user. A filter cannot read the arguments of openat2, which
-are in memory."""
+"""Calls that are refused without a mount namespace.
+
+Landlock does not restrict changes to modes, owners and times (and, before version 3, lengths) by a file's owner, who
+may be this user. A filter cannot read the arguments of openat2, which are in memory.
+"""
 NO_WATCHING = {
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "fanotify_mark": (301, 263), "chdir": (80, 49), "fchdir": (81, 50), "readlink": (89, None),
@@ -103,6 +106,7 @@ class _Program(ctypes.Structure):
 
 def install(*, namespaces: bool, shell: bool = False) -> None:
     """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
+
     Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused. A
     `shell`, which needs namespaces, may also use sockets, queues and priorities, which its namespaces separate.
     """

@@ -1,6 +1,7 @@
-"""The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports. The
-answer's process is forked before the job is read, so its memory never contains a test, expected value or secret. Only
-this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
+"""The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports.
+
+The answer's process is forked before the job is read, so its memory never contains a test, expected value or secret.
+Only this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
 test.
 """
 

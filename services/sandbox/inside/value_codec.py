@@ -1,5 +1,6 @@
-"""Encodes Python values as JSON without pickle, so that the other process can send data but not code. Values are
-rebuilt as built-in types. Objects of an answer's own classes become references, whatever their `__eq__`.
+"""Encodes Python values as JSON without pickle, so that the other process can send data but not code.
+
+Values are rebuilt as built-in types. Objects of an answer's own classes become references, whatever their `__eq__`.
 """
 
 from __future__ import annotations

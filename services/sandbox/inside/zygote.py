@@ -1,5 +1,6 @@
-"""Zygote: the process from which jails are forked. It preloads common modules of the standard library. It does not read
-jobs: each job arrives on its own socket, which is passed directly to the jail.
+"""Zygote: the process from which jails are forked. It preloads common modules of the standard library.
+
+It does not read jobs: each job arrives on its own socket, which is passed directly to the jail.
 """
 
 from __future__ import annotations

@@ -32,8 +32,10 @@ class StackAgent:
         self._model = model
 
     async def run(self, data: Mapping[str, Any], **extra: Any) -> float:
-        """Play the row in `data["row"]`, or the messages in `data["messages"]`, and return the reward. `extra`: AReaL's
-        base_url, api_key and http_client. Raises Rejected if the episode failed, or if its tokens may not have a loss.
+        """Play the row in `data["row"]`, or the messages in `data["messages"]`, and return the reward.
+
+        `extra`: AReaL's base_url, api_key and http_client. Raises Rejected if the episode failed, or if its tokens may
+        not have a loss.
         """
         if not extra.get("base_url") or not extra.get("api_key"):
             raise RunError("AReaL passed no base_url and api_key: use mode inline, not subproc, in its configuration")
@@ -57,8 +59,9 @@ class StackAgent:
 
 
 async def play_online(agent: StackAgent, http: Any, gateway: str, admin_key: str, data: Mapping[str, Any]) -> float:
-    """Play an episode in a session of AReaL's online mode and return its reward. `http`: an httpx.AsyncClient. A
-    rejected episode's session is neither rewarded nor ended, because AReaL would count an ended one with reward 0.
+    """Play an episode in a session of AReaL's online mode and return its reward. `http`: an httpx.AsyncClient.
+
+    A rejected episode's session is neither rewarded nor ended, because AReaL would count an ended one with reward 0.
     AReaL drops it after its own timeout. Raises Rejected, and httpx's errors if the gateway refuses a call.
     """
 

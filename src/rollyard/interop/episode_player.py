@@ -35,9 +35,10 @@ class _Connection(NamedTuple):
 
 
 class EpisodePlayer:
-    """Plays rows through `POST /run`, with the attempts and timeouts of PlaySettings. It connects when it is first
-    used, in a thread with an event loop of its own, so that trainers may call it from any event loop. A process needs
-    one object, whose episodes share connections and limits.
+    """Plays rows through `POST /run`, with the attempts and timeouts of PlaySettings.
+
+    It connects when it is first used, in a thread with an event loop of its own, so that trainers may call it from any
+    event loop. A process needs one object, whose episodes share connections and limits.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class EpisodePlayer:
         self._played: dict[str, tuple[int, int]] = {}
 
     def check_weights(self, available: bool, how: str) -> None:
-        """Raise OperatorError if constrained turns are to be reweighted by a trainer without importance weights. `how`:
-        the trainer's settings that compute them from the recorded log-probabilities.
+        """Raise OperatorError if constrained turns are to be reweighted by a trainer without importance weights.
+
+        `how`: the trainer's settings that compute them from the recorded log-probabilities.
         """
         if self.settings.sequences.constrained_turns == "reweight" and not available:
             raise OperatorError(f"constrained_turns=reweight needs importance weights: set {how}, or choose mask")
@@ -73,17 +75,19 @@ class EpisodePlayer:
     async def episode(
         self, row: Json, sampling: Mapping[str, Any], filler_id: int, several: SeveralSequences
     ) -> Episode:
-        """Play a row with a trainer's sampling parameters, which override those of the row. `filler_id`: the token of
-        rollouts that have none. Raises RunError if the tokens cannot be trained on, if the agent cannot be reached, or
-        if too many rollouts fail, and OperatorError for sampling that agents cannot send.
+        """Play a row with a trainer's sampling parameters, which override those of the row.
+
+        `filler_id`: the token of rollouts that have none. Raises RunError if the tokens cannot be trained on, if the
+        agent cannot be reached, or if too many rollouts fail, and OperatorError for sampling that agents cannot send.
         """
         params = create_params(sampling)
         member = await self._play(row, {}, lambda episodes, rollout: episodes.play(rollout, params))
         return episode_of(member, several, params.get("temperature"), filler_id)
 
     async def row(self, row: Json, policy: Mapping[str, Any]) -> Json | GroupMember:
-        """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed. `policy`:
-        fields of the `/run` body that name the endpoint of this episode, such as `policy_base_url`.
+        """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed.
+
+        `policy`: fields of the `/run` body that name the endpoint of this episode, such as `policy_base_url`.
         """
         return await self._play(row, policy, lambda episodes, rollout: episodes.measure(rollout, {}))
 

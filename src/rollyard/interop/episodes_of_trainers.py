@@ -92,8 +92,9 @@ def version_number(version: str) -> int | None:
 
 
 def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> list[float]:
-    """Replace each NaN with the mean of the other rewards of its group, so that the group's mean stays what it is. For
-    trainers that compute baselines from all rewards of a group. 0 if none of a group counts.
+    """Replace each NaN with the mean of the other rewards of its group, so that the group's mean stays what it is.
+
+    For trainers that compute baselines from all rewards of a group. 0 if none of a group counts.
     """
     counted: dict[Hashable, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
@@ -108,9 +109,10 @@ def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> li
 def group_advantages(
     rewards: Sequence[float], groups: Sequence[Hashable], rollouts: Sequence[Hashable], *, scaled: bool, epsilon: float
 ) -> list[float]:
-    """Return (reward - mean of the group), divided by (its standard deviation + `epsilon`) if `scaled`. `rewards`: one
-    per sequence. Sequences with the same group and entry in `rollouts` belong to one rollout, which counts once. NaN
-    does not count, and its advantage is 0, as is that of a rollout that is alone.
+    """Return (reward - mean of the group), divided by (its standard deviation + `epsilon`) if `scaled`.
+
+    `rewards`: one per sequence. Sequences with the same group and entry in `rollouts` belong to one rollout, which
+    counts once. NaN does not count, and its advantage is 0, as is that of a rollout that is alone.
     """
     counted: dict[Hashable, dict[Hashable, float]] = defaultdict(dict)
     for reward, group, rollout in zip(rewards, groups, rollouts, strict=True):

@@ -18,6 +18,7 @@ from rollyard.records.errors import OperatorError
 
 def agent_executor(player: EpisodePlayer, several_sequences: SeveralSequences = "mask") -> type[Any]:
     """Return a subclass of OpenRLHF's AgentExecutorBase. `several_sequences`: not `all`, as it takes one sequence.
+
     OpenRLHF computes baselines from all samples of a prompt, which it starts together. The reward of one that does not
     count is therefore the mean of the others, which `execute` waits for; none of its tokens is an action.
     """

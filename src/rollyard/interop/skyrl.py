@@ -16,8 +16,9 @@ from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, wit
 
 
 class StackGenerator:
-    """Plays each prompt as an episode. A prompt's row is the column `row` of SkyRL's dataset, or its messages. A
-    rollout that does not count has the stop reason `left_out`, no loss, and the mean reward of its group, so that it
+    """Plays each prompt as an episode. A prompt's row is the column `row` of SkyRL's dataset, or its messages.
+
+    A rollout that does not count has the stop reason `left_out`, no loss, and the mean reward of its group, so that it
     does not move the baseline. A rollout whose reward counts without a loss has a loss mask of zeros.
     """
 

@@ -23,9 +23,10 @@ _TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT_OVERFLOW, FinishReason.M
 
 
 class SlimeRollouts:
-    """Plays each sample as an episode. Its row is `row` in the sample's metadata, or its prompt. A rollout that does
-    not count has the status FAILED, `remove_sample`, no loss and the reward NaN, which `rewards` leaves out of the
-    group.
+    """Plays each sample as an episode. Its row is `row` in the sample's metadata, or its prompt.
+
+    A rollout that does not count has the status FAILED, `remove_sample`, no loss and the reward NaN, which `rewards`
+    leaves out of the group.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class SlimeRollouts:
         self._several: SeveralSequences = several_sequences
 
     async def generate(self, args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
-        """Return the sample with its tokens, or a list of samples for several sequences. Raises OperatorError if the
-        trainer would turn rollouts that do not count into rewards.
+        """Return the sample with its tokens, or a list of samples for several sequences.
+
+        Raises OperatorError if the trainer would turn rollouts that do not count into rewards.
         """
         if not getattr(args, "custom_reward_post_process_path", None):
             raise OperatorError("set --custom-reward-post-process-path to the `rewards` of the same SlimeRollouts")

@@ -26,8 +26,9 @@ def player(constrained_turns: Any = "refuse", **stack: Any) -> EpisodePlayer:
 
 
 class StackAgentLoop:
-    """Plays the row in the column `row` of verl's dataset, or its `raw_prompt`. `several_sequences=all` needs verl's
-    trainer v1, which takes several outputs per episode.
+    """Plays the row in the column `row` of verl's dataset, or its `raw_prompt`.
+
+    `several_sequences=all` needs verl's trainer v1, which takes several outputs per episode.
     """
 
     def __init__(self, trainer_config: Any, tokenizer: Any, **others: Any) -> None:

@@ -1,5 +1,6 @@
-"""The model endpoint of the soak test: the script with a latency and six kinds of faults at a given rate. `GET /stats`
-returns how often each fault was injected. A seed determines the sequence of faults.
+"""The model endpoint of the soak test: the script with a latency and six kinds of faults at a given rate.
+
+`GET /stats` returns how often each fault was injected. A seed determines the sequence of faults.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Runs the services of a compose file as plain processes, without Docker. The program runs in network, mount and UTS
-namespaces, which replace the containers' network.
+"""Runs the services of a compose file as plain processes, without Docker.
+
+The program runs in network, mount and UTS namespaces, which replace the containers' network.
 """
 
 from __future__ import annotations

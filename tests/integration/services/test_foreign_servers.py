@@ -71,8 +71,9 @@ def shown(stack: Stack, name: str = "counter") -> ServerInstance:
 
 
 def external_app(broken: Mapping[str, tuple[int, bytes]]) -> FastAPI:
-    """The counter as a server that someone else runs. It sets a cookie, and has only /openapi.json. `broken`: path ->
-    status and body with which it responds instead.
+    """The counter as a server that someone else runs. It sets a cookie, and has only /openapi.json.
+
+    `broken`: path -> status and body with which it responds instead.
     """
     app, totals = FastAPI(), dict[str, int]()
 

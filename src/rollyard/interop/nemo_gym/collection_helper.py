@@ -45,9 +45,10 @@ class RolloutCollectionHelper:
         head_server_config: BaseServerConfig | Mapping[str, Any] | None = None,
         semaphore: AbstractAsyncContextManager[Any] | None = None,
     ) -> Iterator[Awaitable[Result]]:
-        """Start all rows, and return an awaitable for each result, in the order in which they are finished. Must be
-        called in a running event loop. Each row needs `agent_ref.name`. `semaphore` limits the number of rows in
-        flight. Without `head_server_config`, the newest run that was started from the working directory is used.
+        """Start all rows, and return an awaitable for each result, in the order in which they are finished.
+
+        Must be called in a running event loop. Each row needs `agent_ref.name`. `semaphore` limits the number of rows
+        in flight. Without `head_server_config`, the newest run that was started from the working directory is used.
         """
         rows = list(examples)
         for number, row in enumerate(rows):
@@ -105,8 +106,10 @@ class _Session:
 
 
 def _head_of(address: BaseServerConfig | None) -> HeadFile:
-    """Return the head at `address`. A run of this working directory is called at the address that its head listens on,
-    with its token: trainers pass the address of the host, while the servers of a run listen on 127.0.0.1.
+    """Return the head at `address`.
+
+    A run of this working directory is called at the address that its head listens on, with its token: trainers pass
+    the address of the host, while the servers of a run listen on 127.0.0.1.
     """
     own = running_heads(Path.cwd())
     for head in own:

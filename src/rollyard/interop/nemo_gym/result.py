@@ -21,8 +21,9 @@ UNSUMMED = "unsummed_reward_components"
 
 
 def to_result(row: Json, answer: Json, rules: EndingRules, agent: str) -> Json:
-    """Return the answer of `/run` with `instance_config.mask_sample`, and without what a trainer would reject. Raises
-    Failure malformed_answer if there is no response, and RunError if the model server records no token ids.
+    """Return the answer of `/run` with `instance_config.mask_sample`, and without what a trainer would reject.
+
+    Raises Failure malformed_answer if there is no response, and RunError if the model server records no token ids.
     """
     response = answer.get("response")
     output = response.get("output") if isinstance(response, dict) else None

@@ -55,8 +55,9 @@ class RunHelper:
         """The latest lines about servers that exited."""
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig) -> None:
-        """Start all servers and return once they are ready. Raises OperatorError if the config is invalid, and RunError
-        if a server does not start. Nothing is left running.
+        """Start all servers and return once they are ready.
+
+        Raises OperatorError if the config is invalid, and RunError if a server does not start. Nothing is left running.
         """
         if self._loop is not None:
             raise RunError("this RunHelper is already running: call shutdown first")
@@ -216,8 +217,9 @@ _DEADLINE_S = 10.0
 
 
 def get_global_config_dict() -> DictConfig:
-    """Return the config that the head of this process's run serves, with addresses and without secrets. Raises RunError
-    if this process has started no run in the working directory.
+    """Return the config that the head of this process's run serves, with addresses and without secrets.
+
+    Raises RunError if this process has started no run in the working directory.
     """
     head = next((head for head in running_heads(Path.cwd()) if head.pid == os.getpid()), None)
     if head is None:

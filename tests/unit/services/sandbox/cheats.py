@@ -1,5 +1,7 @@
-"""Answers that try to pass without solving the task, which is to write double(x). The tests expect 42, 0 and [1, 1]; no
-answer here computes them. An answer that learns something it should not prints ESCAPED.
+"""Answers that try to pass without solving the task, which is to write double(x).
+
+The tests expect 42, 0 and [1, 1]; no answer here computes them. An answer that learns something it should not
+prints ESCAPED.
 """
 
 CHEATS = {

@@ -128,8 +128,9 @@ async def test_concurrent_trials_have_the_outcomes_of_sequential_ones(sandbox: S
 
 
 async def _reasons_side_by_side(code: str) -> set[str]:
-    """Run code that needs 0.25 s of CPU so often at once that each run takes 1.5 s, with a deadline of 1 s. The rest of
-    the deadline is room for waiting that the kernel does not count, such as for a disk or for the host.
+    """Run code that needs 0.25 s of CPU so often at once that each run takes 1.5 s, with a deadline of 1 s.
+
+    The rest of the deadline is room for waiting that the kernel does not count, such as for a disk or for the host.
     """
     count = 6 * len(os.sched_getaffinity(0))
     sandbox = Sandbox(SandboxLimits(cpu_s=5, wall_s=1), slots=count)
