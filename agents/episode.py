@@ -33,7 +33,6 @@ from rollyard.records.activity import (
     StageActivity,
 )
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import items, json_kind, mapping
 from rollyard.records.rollout_types import (
     CreateParams,
     PlayedEpisode,
@@ -42,12 +41,19 @@ from rollyard.records.rollout_types import (
     ResponseItem,
     Usage,
 )
-from rollyard.records.types import RESERVED_PATHS, TOKEN_FIELDS, FinishReason, Json
+from rollyard.records.types import RESERVED_PATHS, TOKEN_FIELDS, FinishReason, Json, items, json_kind, mapping
 from rollyard.services.http.client import Session
 from rollyard.services.http.request import RawRequest, raise_for_status, reported_failure, with_server
-from rollyard.services.responses.response_validity import read_answer, read_response
-from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
-from rollyard.services.rollouts.partial_conversation import encoded_item, shortened
+from rollyard.services.responses.response_validity import (
+    offered,
+    read_answer,
+    read_arguments,
+    read_items,
+    read_name,
+    read_response,
+    sendable_items,
+)
+from rollyard.services.rollouts.run_answer import encoded_item, shortened
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)

@@ -22,9 +22,8 @@ from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, GroupedRun, M
 from rollyard.analysis.metrics.solved import Flags
 from rollyard.analysis.report.comparison_report import change
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import differences
 from rollyard.records.jsonl import iter_jsonl, skip
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, differences
 
 
 class Decision(StrEnum):

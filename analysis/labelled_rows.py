@@ -10,14 +10,12 @@ from typing import Any
 from rollyard.analysis.metrics.columns import Columns
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import RolloutNotes, note_values
-from rollyard.records.rewards import RENAMED, is_measured
+from rollyard.records.rewards import RENAMED, VERDICT_FIELDS, is_measured
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rows import exact_objects
-from rollyard.records.types import Json
-from rollyard.records.verdict_fields import VERDICT_FIELDS
+from rollyard.records.types import Json, mapping
 
 NOTES_KEY = "_ng_notes"
 """Keys that begin with `_ng_` are not part of a task, so that notes do not change it."""

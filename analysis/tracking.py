@@ -15,15 +15,13 @@ import orjson
 from pydantic import Field, ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import items, mapping
 from rollyard.records.jsonl import Lines, iter_jsonl, replace, skip
 from rollyard.records.optional import load
 from rollyard.records.rewards import is_measured
-from rollyard.records.rollout_file import is_running, read_status
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, is_running, read_status
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.scores import ClusteredMean, RunScores
-from rollyard.records.types import MAX_REWARD, Json, Record
+from rollyard.records.types import MAX_REWARD, Json, Record, items, mapping
 
 ROLLOUTS = "rollouts"
 """Name of the metric that counts rollouts with a reward. Its value is also the step at which metrics are logged."""

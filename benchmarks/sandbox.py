@@ -18,7 +18,7 @@ from importlib import import_module, util
 from itertools import islice
 
 from benchmarks.tables import table, verdict
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.programs import ProgramSettings
 from rollyard.resources_servers.dataset_sources import read_rows

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.tables import table, verdict
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows

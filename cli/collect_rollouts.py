@@ -19,17 +19,16 @@ from rollyard.cli.console import Display, display_for, keep_showing
 from rollyard.cli.options import SHARDED, Options, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
 from rollyard.records.types import State
 from rollyard.services.config.plugins import search_roots
-from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import read_mixture
-from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
+from rollyard.services.datasets.dataset import read_mixture
+from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
 from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.access import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
@@ -46,8 +45,8 @@ from rollyard.services.rollouts.collection import (
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
-from rollyard.services.runtime.find_run import HeadServer, find_run, head_address
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
+from rollyard.services.runtime.run_dir import HeadServer, find_run, head_address
 
 EXAMPLE = (
     "ng_collect_rollouts --agent-name grl_sokoban_game_agent "

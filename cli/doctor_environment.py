@@ -22,10 +22,9 @@ from pydantic import Field
 from rollyard.cli.doctor_machine import MachineFinding, conclude, failed, note, ok, shown, temporary_stack
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import Failure, OperatorError, RollyardError, RunError, did_you_mean
-from rollyard.records.json_values import is_number, number
 from rollyard.records.jsonl import iter_jsonl, refuse
-from rollyard.records.types import MAX_REWARD, Json
-from rollyard.records.verdict_fields import VERDICT_FIELDS, Role, fields_of
+from rollyard.records.rewards import VERDICT_FIELDS, Role, fields_of
+from rollyard.records.types import MAX_REWARD, Json, is_number, number
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import find_folder, search_roots

@@ -25,17 +25,17 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, RollyardError, RunError, did_you_mean
 from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.records.optional import EXTRAS, install_command, missing
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, Record, ServerRef
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.listener import bind
 from rollyard.services.rollouts import collector
 from rollyard.services.rollouts.progress import CollectionProgress

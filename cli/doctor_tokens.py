@@ -24,7 +24,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.runtime.find_run import find_run
+from rollyard.services.runtime.run_dir import find_run
 
 EXAMPLE = "ng_doctor tokens responses_api_models/vllm_model/configs/vllm_model.yaml"
 MODELS = "responses_api_models"

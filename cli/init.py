@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from rollyard.cli.options import Options, read_options, run_command
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE
-from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.plugins import FAMILIES
 
 EXAMPLE = "ng_init my_env --kind tools"

@@ -36,7 +36,7 @@ from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.runtime.find_run import find_run
+from rollyard.services.runtime.run_dir import find_run
 
 EXAMPLE = (
     "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks gsm8k:8,ifeval --output-dir results/eval"

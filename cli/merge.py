@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.rollout_paths import real_file
+from rollyard.records.rollout_file import real_file
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import pluralize
 from rollyard.services.rollouts.shards import merge

@@ -21,8 +21,7 @@ from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
 from rollyard.records.note_records import RolloutNotes
-from rollyard.records.rollout_file import check_output, named_files
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, check_output, named_files
 from rollyard.records.script import EXIT_DONE
 from rollyard.services.config.plugins import search_roots
 

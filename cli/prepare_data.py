@@ -22,9 +22,8 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import plain_line
 from rollyard.services.config.plugins import search_roots
-from rollyard.services.datasets.dataset import Dataset, with_settings
+from rollyard.services.datasets.dataset import Dataset, DatasetSettings, MixtureSettings, read_mixture, with_settings
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
 from rollyard.services.datasets.splits import stem_of
 from rollyard.services.datasets.validate import FileReport, Repetition, validate
 

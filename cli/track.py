@@ -23,8 +23,7 @@ from rollyard.analysis.tracking import (
 )
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollout_file import read_status
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import Json
 

@@ -24,7 +24,7 @@ from rollyard.records.terminal import plain_line, pluralize
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import load_settings
-from rollyard.services.datasets.tasks import DatasetTasks
+from rollyard.services.datasets.mixture import DatasetTasks
 from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings

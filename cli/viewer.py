@@ -37,12 +37,12 @@ from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
 from rollyard.services.config import plugins
 from rollyard.services.config.plugins import FAMILIES, search_roots
-from rollyard.services.head.run_snapshot import RunSnapshot, fetch_instances, fetch_snapshot
+from rollyard.services.head.registry_client import RunSnapshot, fetch_instances, fetch_snapshot
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.listener import bind, listening
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.exposure import owner_of_port
-from rollyard.services.runtime.find_run import find_run
+from rollyard.services.runtime.run_dir import find_run
 
 log = logging.getLogger(__name__)
 EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"

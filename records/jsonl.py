@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar, overload
 import orjson
 
 from rollyard.records.errors import RollyardError, RunError
-from rollyard.records.json_values import json_kind
 from rollyard.records.locked_files import sync_folder
-from rollyard.records.types import Json
+from rollyard.records.types import Json, json_kind
 
 _TYPICAL_LINE_BYTES = 4096
 

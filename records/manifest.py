@@ -11,9 +11,8 @@ import orjson
 from pydantic import Field, ValidationError
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import differences
 from rollyard.records.run_types import CodeVersion, ServerCode
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, differences
 
 
 class Adoption(Record):

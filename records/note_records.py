@@ -18,9 +18,8 @@ from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, ValidationEr
 
 from rollyard.records.expression_parser import FieldPath
 from rollyard.records.expressions import Column, column_of
-from rollyard.records.json_values import items, mapping, whole_number
 from rollyard.records.rollout_keys import digest, prompt_key
-from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record
+from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record, items, mapping, whole_number
 
 MAX_TEXT = 20_000
 _LINE = r"^[^\x00-\x1f\x7f\u2028\u2029]*\S[^\x00-\x1f\x7f\u2028\u2029]*$"

@@ -20,7 +20,7 @@ from rollyard.records.errors import RunError
 from rollyard.records.jsonl import Lines, ParsedLine, hand_over, iter_jsonl
 from rollyard.records.locked_files import InUse, open_locked
 from rollyard.records.note_records import AnyRecord, parse_record
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 
 LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.005

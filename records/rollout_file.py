@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +17,52 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.expression_parser import ExpressionError, parse_field
 from rollyard.records.jsonl import BadLine, iter_jsonl, refuse, with_offsets
 from rollyard.records.optional import load
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import reader_of
 from rollyard.records.types import CollectionStatus
+
+
+def real_file(path: Path) -> Path:
+    """Return the file that a link refers to, and any other path unchanged: two names of a file are one output."""
+    return path.resolve() if path.is_symlink() else path
+
+
+@dataclass(frozen=True)
+class RolloutPaths:
+    output: Path
+    """If it is a link when this object is made, the file that it refers to."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
+
+    def sidecar(self, suffix: str) -> Path:
+        return self.output.with_name(f"{self.output.stem}_{suffix}")
+
+    @property
+    def failures(self) -> Path:
+        return self.sidecar("failures.jsonl")
+
+    @property
+    def manifest(self) -> Path:
+        return self.sidecar("manifest.json")
+
+    @property
+    def status(self) -> Path:
+        return self.sidecar("status.json")
+
+    @property
+    def materialized(self) -> Path:
+        """File with the request bodies, which is written only if requested."""
+        return self.sidecar("materialized_inputs.jsonl")
+
+    @property
+    def notes(self) -> Path:
+        """File with notes, labels and corrected verdicts. No collection writes it, and none may move it away."""
+        return self.sidecar("notes.jsonl")
+
+    def sidecars(self) -> tuple[Path, ...]:
+        """Return the paths of all files that a collection writes except the output."""
+        return (self.manifest, self.failures, self.status, self.materialized)
 
 
 class Rollouts:

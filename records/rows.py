@@ -9,10 +9,9 @@ import orjson
 
 from rollyard.records.data_files import DataFile, lines_of
 from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.json_values import items, json_kind, mapping
 from rollyard.records.jsonl import BadLine, ParsedLine, hand_over, iter_jsonl, lenient, line_at, refuse, with_offsets
 from rollyard.records.strict_json import MAX_DEPTH, TOO_DEEP, ExactParser
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, json_kind, mapping
 
 ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
 """Keys that may contain a row's id. The first one that is present is used."""

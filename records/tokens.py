@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollyard.records.expression_parser import FieldPath
-from rollyard.records.json_values import items, mapping, number, text_of
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping, number, text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Verdict
-from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,

@@ -21,10 +21,9 @@ from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import is_number
 from rollyard.records.rewards import EXPECTED, tidy
 from rollyard.records.rollout_types import TurnSteps
-from rollyard.records.types import MAX_REWARD, Json, Verdict, is_recorded
+from rollyard.records.types import MAX_REWARD, Json, Verdict, is_number, is_recorded
 from rollyard.resources_servers.environment import BadTask, ToolResult, Turn
 from rollyard.services.server.app import PLUGIN_EXITS, described
 

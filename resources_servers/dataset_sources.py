@@ -28,7 +28,6 @@ import orjson
 from rollyard.records import s3
 from rollyard.records.data_files import DELIMITED, STATE, lines_of, sidecar_contents
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import json_kind
 from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl, replace, with_offsets
 from rollyard.records.optional import load
 from rollyard.records.rollout_file import check_output
@@ -36,7 +35,7 @@ from rollyard.records.rows import exact_objects
 from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.strict_json import load_exact
 from rollyard.records.terminal import plain
-from rollyard.records.types import Json
+from rollyard.records.types import Json, json_kind
 from rollyard.services.datasets import splits
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")

@@ -30,8 +30,8 @@ import orjson
 from pydantic import Field
 
 from rollyard.records.errors import OperatorError
+from rollyard.records.rewards import MAX_FIELDS, VerdictField
 from rollyard.records.types import Json, Verdict
-from rollyard.records.verdict_fields import MAX_FIELDS, VerdictField
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import read_object
 from rollyard.services.responses.response_validity import check_graded, is_answer, message_text, read_response

@@ -21,8 +21,7 @@ from typing import Any, cast
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import mapping
-from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.records.types import TOKEN_FIELDS, Json, mapping
 from rollyard.responses_api_models.conversion import check_responses_request, unconvertible
 from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
 from rollyard.services.http.request import PROBLEM_TYPE, RawRequest, RawResponse

@@ -27,8 +27,7 @@ import orjson
 from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import items
-from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.records.types import TOKEN_FIELDS, Json, items
 from rollyard.responses_api_models import conversion
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi, as_anthropic_error
 from rollyard.responses_api_models.conversion import Dialect
@@ -41,8 +40,8 @@ from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint, unsealed
+from rollyard.services.responses.response_validity import offered, sendable_items
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
-from rollyard.services.responses.tool_calls import offered, sendable_items
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import REDACTED, ServerSettings, settings_argument
 

@@ -30,8 +30,16 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import TokenHistory
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
-from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
+from rollyard.services.responses.response_validity import (
+    call_function,
+    calls_of,
+    check_completion,
+    check_response,
+    malformed,
+    read_arguments,
+    read_id,
+    read_name,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import mapping
-from rollyard.records.types import Json, Problem
+from rollyard.records.types import Json, Problem, mapping
 from rollyard.responses_api_models.conversion import (
     Dialect,
     ThinkTags,
@@ -41,9 +40,11 @@ from rollyard.services.responses.response_validity import (
     ends_with_calls,
     lost_call,
     malformed,
+    normalize_calls,
+    read_arguments,
+    read_name,
 )
 from rollyard.services.responses.stream_events import TEXT_FIELD, Event
-from rollyard.services.responses.tool_calls import normalize_calls, read_arguments, read_name
 
 log = logging.getLogger(__name__)
 Reporter = Callable[[Failure], Problem]

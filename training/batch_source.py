@@ -15,7 +15,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.manifest import ChangedCode, ChangedParameters
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks
+from rollyard.services.datasets.mixture import DatasetTasks
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.groups import groups_of

@@ -13,9 +13,8 @@ from typing import Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from rollyard.records.errors import FailureKind
-from rollyard.records.json_values import is_number, items, mapping, number, whole_number
 from rollyard.records.rewards import EXPECTED, is_reward, mask_of
-from rollyard.records.types import FinishReason, Json, Record
+from rollyard.records.types import FinishReason, Json, Record, is_number, items, mapping, number, whole_number
 from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence, training_sequences
 
 

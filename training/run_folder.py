@@ -21,10 +21,9 @@ import yaml
 from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import LocksUnsupported, open_locked
-from rollyard.records.types import Json
+from rollyard.records.types import Json, differences
 from rollyard.training.train_config import TrainConfig
 
 

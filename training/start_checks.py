@@ -11,13 +11,13 @@ from typing import Any
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.gpus import present_gpus
+from rollyard.records.locked_files import check_writable
 from rollyard.records.optional import EXTRAS, install_command, missing, require
-from rollyard.records.writable import check_writable
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
+from rollyard.services.datasets.mixture import DatasetTasks
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
-from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster

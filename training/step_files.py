@@ -18,9 +18,8 @@ from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import unused
-from rollyard.records.rollout_file import Rollouts
+from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.rollout_keys import Key, key_of
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json, Record
 from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
 from rollyard.training.run_folder import updates_of

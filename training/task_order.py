@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rollyard.records.errors import RunError
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks, Rollout
+from rollyard.services.datasets.mixture import DatasetTasks, Rollout
 
 _AGAIN = "again"
 

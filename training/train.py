@@ -21,7 +21,7 @@ from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.manifest import ChangedParameters
 from rollyard.records.rewards import is_measured
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks
+from rollyard.services.datasets.mixture import DatasetTasks
 from rollyard.services.head.registry_client import StackClients
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits

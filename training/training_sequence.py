@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollyard.records.errors import RollyardError, RunError
-from rollyard.records.json_values import items as items_of
-from rollyard.records.json_values import mapping, whole_number
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping, whole_number
+from rollyard.records.types import items as items_of
 from rollyard.services.responses.policy_logprobs import (
     are_ids,
     has_sampled_log_probs,

@@ -22,7 +22,7 @@ from rollyard.analysis.findings.row_view import Call, RowView
 from rollyard.analysis.metrics.columns import Floats
 from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.solved import Flags, parts_of
-from rollyard.records.json_values import mapping
+from rollyard.records.types import mapping
 
 _REASONS = ("length", "context_overflow", "max_steps", "truncated")
 

@@ -29,8 +29,8 @@ from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import NO_ATTEMPTS, FailedAttempts, read_failed_attempts
 from rollyard.analysis.metrics.solved import Flags
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import items, mapping, number
 from rollyard.records.jsonl import Lines, iter_jsonl, skip
+from rollyard.records.types import items, mapping, number
 
 _ALL: tuple[Detector, ...] = tuple(
     one()

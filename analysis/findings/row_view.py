@@ -10,9 +10,8 @@ from typing import Any
 
 from rollyard.analysis.findings.answer_text import fenced, last_stated, number_of
 from rollyard.analysis.findings.file_actions import FileAction, file_actions
-from rollyard.records.json_values import items, mapping, text_of
-from rollyard.records.types import Json
-from rollyard.records.verdict_fields import VerdictField, fields_of
+from rollyard.records.rewards import VerdictField, fields_of
+from rollyard.records.types import Json, items, mapping, text_of
 
 _MAX_TEXT = 100_000
 """Characters of a text that are examined. Longer texts are examined up to this length."""

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollyard.records.expressions import Column, column_of, numbers, truths
-from rollyard.records.json_values import mapping, number
 from rollyard.records.rewards import mask_of, tidy
 from rollyard.records.rollout_keys import prompt_key
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.types import MAX_REWARD, Json
+from rollyard.records.types import MAX_REWARD, Json, mapping, number
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

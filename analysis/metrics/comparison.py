@@ -15,9 +15,8 @@ from rollyard.analysis.metrics.columns import Floats, Ints, displayable
 from rollyard.analysis.metrics.estimators import Estimate, estimate, mean, sign_test
 from rollyard.analysis.metrics.per_task import PerTask
 from rollyard.analysis.metrics.profile import Run
-from rollyard.records.json_values import differences
 from rollyard.records.scores import share_bounds, unchanged_bound
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, differences
 
 SAME_INPUT = "index"
 """Tasks are paired by index, because the manifests show that both runs had the same input."""

@@ -15,11 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollyard.analysis.metrics.columns import Floats, Ints, displayable
 from rollyard.records.data_files import DataFile, lines_of
-from rollyard.records.json_values import mapping, number, text_of, whole_number
 from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.run_types import CodeVersion
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping, number, text_of, whole_number
 
 _CODE_VERSIONS = TypeAdapter(list[CodeVersion])
 

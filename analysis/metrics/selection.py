@@ -14,13 +14,12 @@ from rollyard.analysis.metrics.solved import with_solved
 from rollyard.records.errors import OperatorError
 from rollyard.records.expression_parser import ExpressionError, FieldPath, Node, fields_of, parse
 from rollyard.records.expressions import Column, Mask, column_of, selected
-from rollyard.records.json_values import mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, RolloutNotes, is_note_field, note_columns
 from rollyard.records.rollout_file import Rollouts
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import DERIVED, reader_of
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping
 
 _MAX_TEXT = 20_000
 """Characters that are kept of a string. Without a limit, a field with long texts would fill the memory."""

@@ -18,10 +18,9 @@ from rollyard.analysis.metrics.comparison import BY_CONTENT, BY_PROMPT, SAME_INP
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, PairedDifference, TaskChange, TaskChanges
-from rollyard.records.json_values import is_number
 from rollyard.records.jsonl import Lines, iter_jsonl, skip
 from rollyard.records.tokens import generated_log_probs, least_entropy, model_calls
-from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record
+from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record, is_number
 
 _TAIL = 256
 """Bytes before the end of what was read, by which a rewritten file is recognised."""

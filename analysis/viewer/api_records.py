@@ -7,8 +7,8 @@ from typing import Any, Literal
 from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.records.replay import Replay
+from rollyard.records.rewards import Role
 from rollyard.records.types import CollectionStatus, Json, Record
-from rollyard.records.verdict_fields import Role
 
 Outcome = Literal["measured", "failed"]
 """`measured` rollouts have a reward. `failed` rollouts have none: the row is masked, or all attempts failed."""

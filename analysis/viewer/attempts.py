@@ -23,10 +23,9 @@ from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import MAX_LINES
 from rollyard.analysis.viewer.run_file import Replays, RunFile, token_charts
 from rollyard.analysis.viewer.untrusted_values import row_facts
-from rollyard.records.json_values import items, mapping, number, text_of, whole_number
 from rollyard.records.replay import Replay
 from rollyard.records.terminal import duration
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, items, mapping, number, text_of, whole_number
 
 _NOT_RECORDED = (
     "Nothing is known of the conversation: it was not recorded. Reasons: an older version, --max-partial-bytes 0, an "

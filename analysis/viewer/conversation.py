@@ -9,11 +9,10 @@ from typing import Any
 from rollyard.analysis.viewer.api_records import Event, Speaker
 from rollyard.analysis.viewer.token_texts import tokens_of
 from rollyard.analysis.viewer.untrusted_values import pretty, sanitize
-from rollyard.records.json_values import items, mapping, number, text_of
 from rollyard.records.jsonl import lenient
 from rollyard.records.rewards import mask_of
 from rollyard.records.tokens import is_from_model
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping, number, text_of
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")

@@ -25,12 +25,11 @@ from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.expression_parser import ExpressionError, FieldPath, parse, parse_field
 from rollyard.records.expressions import LARGEST_EXACT
-from rollyard.records.json_values import items, mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, is_note_field, note_columns
+from rollyard.records.rewards import ROLES, VERDICT_FIELDS, fields_of
 from rollyard.records.tokens import DERIVED, reader_of
-from rollyard.records.types import TOKEN_FIELDS, Json, Record
-from rollyard.records.verdict_fields import ROLES, VERDICT_FIELDS, fields_of
+from rollyard.records.types import TOKEN_FIELDS, Json, Record, items, mapping
 
 MAX_PAGE_BYTES = 48 << 20
 """Maximum size of the rows that are read for one page. The values of further rows are left out."""

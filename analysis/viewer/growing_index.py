@@ -44,10 +44,9 @@ from rollyard.analysis.metrics.columns import (
 from rollyard.analysis.metrics.load import PART, FilePart, has_task_index, read_parts
 from rollyard.analysis.viewer.api_records import Attempt
 from rollyard.analysis.viewer.untrusted_values import as_row
-from rollyard.records.json_values import mapping, number, text_of, whole_number
 from rollyard.records.jsonl import Lines, iter_jsonl, line_at, skip
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.types import Json
+from rollyard.records.rollout_file import RolloutPaths
+from rollyard.records.types import Json, mapping, number, text_of, whole_number
 
 WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""

@@ -39,8 +39,7 @@ from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import line_at
 from rollyard.records.replay import Replay
-from rollyard.records.rollout_file import is_running, read_status
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, is_running, read_status
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import CollectionStatus, Json
 

@@ -24,10 +24,9 @@ from rollyard.analysis.viewer.token_texts import TokenDecoder
 from rollyard.analysis.viewer.training import TrainingIndex, rollouts_number
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.errors import RunError
-from rollyard.records.json_values import items, mapping, number, whole_number
 from rollyard.records.terminal import pluralize
 from rollyard.records.tokens import is_from_model, model_call
-from rollyard.records.types import Record
+from rollyard.records.types import Record, items, mapping, number, whole_number
 
 _ENGINE, _TRAINER = Axis("engine's log-probability"), Axis("trainer's log-probability")
 _TOKENS = Axis("tokens (logarithmic)", integers=True, log10=True)

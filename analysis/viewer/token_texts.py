@@ -14,10 +14,9 @@ from pathlib import Path
 from rollyard.analysis.viewer.api_records import RolloutView, Tokens
 from rollyard.analysis.viewer.untrusted_values import sanitize, shortened_values
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import mapping
 from rollyard.records.optional import EXTRAS, install_command, missing
 from rollyard.records.tokens import alternatives_of, ids_of, model_call
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping
 
 REPLACEMENT = "\ufffd"
 _CONTEXT = 12

@@ -27,9 +27,8 @@ from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RunFile
-from rollyard.records.json_values import is_number, items, mapping, text_of
 from rollyard.records.rollout_file import read_status
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, is_number, items, mapping, text_of
 
 MAX_LINES = 500
 _COLUMNS = (

@@ -8,9 +8,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.json_values import mapping, number
 from rollyard.records.jsonl import lenient
-from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.records.types import TOKEN_FIELDS, Json, mapping, number
 
 MAX_DEPTH = 100
 """Maximum nesting depth of lists and objects. Deeper nesting is treated as malicious."""

@@ -26,7 +26,7 @@ from rollyard.launchers.conversion.cache import Contents
 from rollyard.launchers.conversion.dcp_checkpoint import DcpCheckpoint, stage
 from rollyard.launchers.conversion.source import ConversionSource, PolicyConfig
 from rollyard.records.errors import RunError
-from rollyard.records.writable import set_default_mode
+from rollyard.records.locked_files import set_default_mode
 
 MAX_SHARD_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"

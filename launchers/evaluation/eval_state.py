@@ -23,8 +23,8 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import CollectionStatus, Record
 

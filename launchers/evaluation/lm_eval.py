@@ -27,12 +27,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rollyard.launchers.evaluation.checkpoints import CheckpointWatch, Source, step_of
 from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
-from rollyard.records.json_values import number
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import InUse, open_locked
 from rollyard.records.scores import share_bounds
 from rollyard.records.script import EXIT_DONE, own_command, run_foreground
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, number
 from rollyard.services.config.overrides import format_value
 
 _PATTERN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.launchers.evaluation.headline import read_profile
+from rollyard.records.data_files import INSTALLED, find_file
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
 from rollyard.records.rewards import is_measured
-from rollyard.records.search_path import INSTALLED, find_file
 from rollyard.records.types import Json
 from rollyard.services.config.load import describe_error, read_yaml
 from rollyard.services.config.overrides import ConfigOverride, apply

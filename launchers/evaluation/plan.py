@@ -25,22 +25,21 @@ from rollyard.launchers.evaluation.model_source import (
     model_of,
 )
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
-from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import check_writable
 from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.rollout_file import read_status
 from rollyard.records.rollout_keys import Expected, Shard
 from rollyard.records.script import own_command
-from rollyard.records.types import Json
-from rollyard.records.writable import check_writable
+from rollyard.records.types import Json, differences
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import ConfigOverride, as_override, parse_overrides, refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.venv import cache_folder
+from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
-from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
 from rollyard.services.http.transport import endpoint_transport
 from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.rollouts.task_subset import subset_of_original

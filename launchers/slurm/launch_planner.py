@@ -36,10 +36,9 @@ from rollyard.launchers.slurm.sweep import (
     read_sweep,
     set_value,
 )
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.json_values import text_of
-from rollyard.records.search_path import INSTALLED
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json, Record, text_of
 from rollyard.services.config.load import describe_error
 from rollyard.services.config.overrides import shown
 from rollyard.services.server.settings import parse_settings, redacted_at

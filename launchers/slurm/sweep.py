@@ -25,8 +25,7 @@ from typing import Any
 import yaml
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import json_kind
-from rollyard.records.types import Json
+from rollyard.records.types import Json, json_kind
 from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.config.overrides import shown
 

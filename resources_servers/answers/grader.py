@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, Literal, ParamSpec, TypeVar
 from pydantic import Field
 
 from rollyard.records.optional import require
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
 from rollyard.resources_servers.answers import extraction
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.finders import with_alternatives

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
 from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
 from rollyard.services.sandbox.records import Ending, Outcome, SandboxLimits, Trial

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.answers.equality import Comparison
 
 WALL_S = 120.0

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from rollyard.records.rewards import tidy
+from rollyard.records.rewards import VerdictField, tidy
 from rollyard.records.types import Json
-from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,
@@ -21,8 +20,7 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.checks import Integer
-from rollyard.resources_servers.grl_sokoban.game import BOX, STEP_COST, Game, Room, parse_action
-from rollyard.resources_servers.grl_sokoban.observation import View
+from rollyard.resources_servers.grl_sokoban.game import BOX, STEP_COST, Game, Room, View, parse_action
 from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest_moves, is_deadlocked
 from rollyard.resources_servers.grl_sokoban.task import ShapingSettings, SokobanSettings, puzzle_of, read_task
 

@@ -7,7 +7,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.rollouts.task_subset import find_remaining, remaining_lines
 
 MAX_SHOWN = 5

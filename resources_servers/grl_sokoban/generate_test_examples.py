@@ -22,10 +22,9 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, not_negative, positive, run_script
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
-from rollyard.resources_servers.grl_sokoban.game import BOX, Room, canonical_board
+from rollyard.resources_servers.grl_sokoban.game import BOX, LEGEND, Observation, Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, counted, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, sealed
-from rollyard.resources_servers.grl_sokoban.observation import LEGEND, Observation
 from rollyard.resources_servers.grl_sokoban.solver import MAX_STATES, Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, SymmetryName, distinct, puzzle_of, read_task
 

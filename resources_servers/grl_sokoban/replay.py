@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rollyard.records.json_values import items, mapping, number
 from rollyard.records.replay import Cell, Frame, Replay
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping, number
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, GrlSokoban, read_move
-from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
-from rollyard.resources_servers.grl_sokoban.observation import board_in
+from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, board_in, parse_action
 from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.task import SokobanSettings
 

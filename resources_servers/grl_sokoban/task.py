@@ -12,10 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rollyard.resources_servers.base import BadTask, EnvironmentSettings
 from rollyard.resources_servers.checks import Integer, no_bool
-from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, RIGHT, STEP_COST, UP, Room
+from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, RIGHT, STEP_COST, UP, Observation, Room
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level
-from rollyard.resources_servers.grl_sokoban.observation import Observation
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 
 Limit = Annotated[int, BeforeValidator(no_bool)]

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json
-from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers import finders
 from rollyard.resources_servers.answers.extraction import FoundAnswer
 from rollyard.resources_servers.answers.grader import AnswerEnvironment, AnswerForm, AnswerSettings, narrowed

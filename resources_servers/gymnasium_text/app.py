@@ -18,8 +18,8 @@ from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.optional import load
+from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json
-from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,

@@ -16,9 +16,8 @@ import orjson
 from pydantic import Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import is_number
-from rollyard.records.types import MAX_REWARD, Json
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
+from rollyard.records.types import MAX_REWARD, Json, is_number
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_folder import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollyard.records.optional import EXTRAS, require
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
 from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.resources_servers.ifeval import rlvr

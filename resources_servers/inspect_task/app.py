@@ -21,8 +21,8 @@ from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
 from rollyard.records.optional import require
+from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json, ServerRef
-from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     EnvironmentSettings,

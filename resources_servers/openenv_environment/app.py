@@ -14,9 +14,8 @@ import aiohttp
 from pydantic import Field, model_validator
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.json_values import is_number
-from rollyard.records.types import MAX_REWARD, RESERVED_PATHS, Json
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
+from rollyard.records.types import MAX_REWARD, RESERVED_PATHS, Json, is_number
 from rollyard.resources_servers.base import (
     BadTask,
     EnvironmentSettings,

@@ -21,9 +21,8 @@ import orjson
 
 from rollyard.records import safetensors_headers
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import items, mapping
 from rollyard.records.safetensors_headers import Tensor
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping
 
 Depth = Literal["values", "headers", "off"]
 HINT_OFF = "if only the engines' hosts can read it, set weights_check: off"

@@ -45,8 +45,7 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.response_validity import first_choice
-from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
+from rollyard.services.responses.response_validity import first_choice, offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
 S = TypeVar("S", bound=ChatEngineSettings)

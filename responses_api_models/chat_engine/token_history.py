@@ -17,9 +17,8 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import items, mapping
 from rollyard.records.rollout_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
-from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.records.types import TOKEN_FIELDS, Json, items, mapping
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
@@ -29,9 +28,10 @@ from rollyard.responses_api_models.conversion import token_fields
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
-from rollyard.services.responses.response_validity import check_completion, malformed
-from rollyard.services.responses.tool_calls import (
+from rollyard.services.responses.response_validity import (
     UNNAMED,
+    check_completion,
+    malformed,
     normalize_calls,
     read_arguments,
     read_name,

@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.json_values import mapping
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping
 from rollyard.responses_api_models.chat_engine import checkpoint
 from rollyard.responses_api_models.chat_engine.checkpoint import (
     Checkpoint,

@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.locked_files import open_private
 from rollyard.records.process_group import guarded
-from rollyard.records.writable import open_private
 from rollyard.responses_api_models.local_vllm_model.settings import shown
 
 GRACE_S = 1.5

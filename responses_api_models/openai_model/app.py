@@ -23,8 +23,7 @@ from rollyard.responses_api_models.upstream.settings import EndpointSettings, en
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart, ResponseStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.responses.response_validity import malformed
-from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
+from rollyard.services.responses.response_validity import malformed, offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
 COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")

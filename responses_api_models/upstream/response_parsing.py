@@ -12,11 +12,15 @@ from collections.abc import Callable
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import is_number, mapping, text_of
-from rollyard.records.types import Json
+from rollyard.records.types import Json, is_number, mapping, text_of
 from rollyard.services.http.request import HttpResponse
-from rollyard.services.responses.response_validity import check_completion, check_response, loads
-from rollyard.services.responses.tool_calls import normalize_calls, read_items
+from rollyard.services.responses.response_validity import (
+    check_completion,
+    check_response,
+    loads,
+    normalize_calls,
+    read_items,
+)
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})

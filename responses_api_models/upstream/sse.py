@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import items, mapping
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.responses.response_validity import (
     check_empty,

@@ -16,8 +16,8 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError, YAMLError
 
+from rollyard.records.data_files import find_file
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.search_path import find_file
 from rollyard.records.types import Json
 from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.config.nemo_gym import (

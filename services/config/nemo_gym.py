@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES

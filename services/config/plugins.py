@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.search_path import INSTALLED
 
 if TYPE_CHECKING:
     from rollyard.services.server.app import Server

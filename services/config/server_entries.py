@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, ServerRef
 from rollyard.services.config import nemo_gym
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, find_folder, find_folders, load_server

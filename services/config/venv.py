@@ -15,8 +15,8 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rollyard.records.data_files import IMPORT_ROOT
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import IMPORT_ROOT
 
 REQUIREMENTS = "requirements-isolated.txt"
 

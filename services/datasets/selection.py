@@ -10,9 +10,8 @@ from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import read_mixture
-from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
+from rollyard.services.datasets.dataset import read_mixture
+from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
 
 
 def agents_in(run_config: RunConfig) -> list[ServerSpec]:

@@ -13,8 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import json_kind
-from rollyard.records.types import Json, Problem
+from rollyard.records.types import Json, Problem, json_kind
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

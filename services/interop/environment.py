@@ -20,10 +20,9 @@ import orjson
 
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
-from rollyard.records.json_values import is_number, mapping
 from rollyard.records.rewards import mask_of, tidy
 from rollyard.records.rows import valid_rows
-from rollyard.records.types import RESERVED_PATHS, Json
+from rollyard.records.types import RESERVED_PATHS, Json, is_number, mapping
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient, Session
 from rollyard.services.http.request import PROBLEM_TYPE, HttpResponse, raise_for_status
 from rollyard.services.responses.response_validity import loads, read_answer

@@ -21,8 +21,7 @@ from rollyard.records.run_types import Directory, HeadFile, Keys, ServerCode, Se
 from rollyard.records.types import Json, Record
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import servers_named
-from rollyard.services.head.registry_client import Registry, RegistryClient, StackClients, run_id_of
-from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.head.registry_client import Registry, RegistryClient, RunSnapshot, StackClients, run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import raise_for_status, with_server

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.records.json_values import is_number, mapping
-from rollyard.records.types import Json
+from rollyard.records.types import Json, is_number, mapping
 
 BY_GRAMMAR = frozenset(
     {"structured_outputs", "response_format", "structural_tag", "strict_tools", "tool_choice"}

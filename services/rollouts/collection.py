@@ -17,15 +17,13 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, OperatorError, did_you_mean
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters
+from rollyard.records.rollout_file import RolloutPaths, real_file
 from rollyard.records.rollout_keys import PROMPT, Expected, KeySet, Shard
-from rollyard.records.rollout_paths import RolloutPaths, real_file
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
-from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
+from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
-from rollyard.services.rollouts.adoption import Adopter
-from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
@@ -39,7 +37,7 @@ from rollyard.services.rollouts.shards import (
     rows_of,
     shard_files,
 )
-from rollyard.services.rollouts.store import IsFinal, RolloutStore, is_bad_task
+from rollyard.services.rollouts.store import Adopter, IsFinal, JsonLines, RolloutStore, is_bad_task
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.server.settings import redacted
 

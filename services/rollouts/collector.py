@@ -15,18 +15,16 @@ from pydantic import ValidationError
 
 from rollyard.records.activity import EPISODE_ID_HEADER, PARTIAL_MEMBER, RECORD_HEADER, PartialConversation
 from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
-from rollyard.records.json_values import items, mapping
 from rollyard.records.rewards import RENAMED, SCORES, with_verdict
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rollout_types import RolloutKeys, RolloutRow
-from rollyard.records.types import CollectionStatus, FailureRow, Json, State
+from rollyard.records.types import CollectionStatus, FailureRow, Json, State, items, mapping
 from rollyard.services.backoff import Backoff
-from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.datasets.mixture import Rollout
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
-from rollyard.services.rollouts.partial_conversation import shortened
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.run_answer import encode_line, parse_row, without_keys
+from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
 
 STATUS_EVERY_S = 1.0

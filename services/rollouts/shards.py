@@ -22,19 +22,16 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import FailureKind, OperatorError
-from rollyard.records.json_values import differences
 from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, strict
 from rollyard.records.locked_files import InUse, is_locked, sync_folder, unused
 from rollyard.records.manifest import ChangedParameters, Manifest, check_not_shared, encode_manifest, resumed_manifest
-from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Expected, Key, KeySet, Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import ServerCode
-from rollyard.records.types import Json, State
-from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
+from rollyard.records.types import Json, State, differences
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import repeated, valid_failures, valid_rows
+from rollyard.services.rollouts.store import REPAIR_HINT, JsonLines, repeated, valid_failures, valid_rows
 
 _COUNT = re.compile(r"\.shard-\d+-of-(\d+)")
 

@@ -5,24 +5,26 @@ It stores each (task, repeat) at most once. Failures, the manifest and the statu
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
 from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.json_values import is_number
-from rollyard.records.jsonl import ParsedLine, iter_jsonl, replace, skip
-from rollyard.records.locked_files import unused
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, skip, strict
+from rollyard.records.locked_files import open_locked, outside_change, replace_locked, unused, write_synced
 from rollyard.records.manifest import (
+    Adoption,
     Manifest,
     check_not_shared,
     code_mark,
@@ -31,15 +33,120 @@ from rollyard.records.manifest import (
     resumed_manifest,
 )
 from rollyard.records.rewards import EXPECTED, is_reward
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rows import with_seed
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.terminal import plain_line
-from rollyard.records.types import CollectionStatus, FailureRow, Json
-from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.rollouts.adoption import Adopter, adoption_note
-from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
+from rollyard.records.types import CollectionStatus, FailureRow, Json, is_number, mapping, text_of
+from rollyard.services.datasets.mixture import DatasetTasks, Rollout
+from rollyard.services.rollouts.task_index import KeyAssignment, TaskIndex, sampling_params
+
+_CHUNK = 1 << 20
+REPAIR_HINT = "Delete that line, or start over with --overwrite, which moves the old files aside."
+
+
+class JsonLines:
+    """An append-only file with one writer. After a crash, only the last line can be incomplete.
+
+    `check` and `verify` detect changes by other programs while the file is open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = open_locked(path)
+        self.tail_file = self._move_incomplete_tail()
+        self._size = os.fstat(self._fd).st_size
+        self._line_hashes = array("q")
+        """A hash of each line that was read or written, 8 bytes per line."""
+        self._all_hashed = self._size == 0
+
+    def append(self, line: bytes) -> None:
+        """Append one line (passed without `\\n`). If the write fails, leaves the file unchanged and raises RunError."""
+        if os.fstat(self._fd).st_size != self._size:
+            self.check()
+        data = line + b"\n"
+        try:
+            written = os.write(self._fd, data)
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError as error:
+            if os.fstat(self._fd).st_size > self._size:
+                os.ftruncate(self._fd, self._size)
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror}. The lines already in it are complete."
+            ) from error
+        self._size += len(data)
+        self._line_hashes.append(hash(data))
+
+    def rows(self) -> Iterator[ParsedLine]:
+        """Yield every line that is not blank. Raises RunError if a line is not a JSON object."""
+        self._line_hashes, self._all_hashed = array("q"), True
+        return iter_jsonl(self._hashed_lines(), refuse(self.path, REPAIR_HINT), parse=strict)
+
+    def check(self) -> None:
+        """Raise RunError if `path` no longer refers to the open file, or if the file's size has changed."""
+        try:
+            problem = outside_change(self._fd, self.path, self._size)
+        except OSError as error:
+            problem = f"{self.path} can no longer be accessed: {error.strerror}"
+        if problem:
+            raise RunError(problem)
+
+    def verify(self) -> None:
+        """Run `check`, then compare every line with its hash, if all lines were written here or read with `rows`."""
+        self.check()
+        if not self._all_hashed:
+            return
+        with self.path.open("rb") as file:
+            for number, (line, line_hash) in enumerate(zip(file, self._line_hashes, strict=False), 1):
+                if hash(line) != line_hash:
+                    raise RunError(
+                        f"{self.path}: line {number} was changed by another program while the file was being written. "
+                        "Restore or delete that line, then repeat the command to continue"
+                    )
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def restart(self, aside: Path, lines: Iterable[bytes] = ()) -> None:
+        """Rename the file to `aside` and continue with one that holds `lines`, keeping the lock. Raises RunError."""
+        try:
+            fd = replace_locked(self.path, aside, lines)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be replaced: {error.strerror}") from error
+        os.close(self._fd)
+        self._fd, self._size, self._line_hashes = fd, os.fstat(fd).st_size, array("q")
+        self._all_hashed = self._size == 0
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _hashed_lines(self) -> Iterator[tuple[int, bytes]]:
+        for offset, line in Lines(self.path):
+            self._line_hashes.append(hash(line))
+            yield offset, line
+
+    def _move_incomplete_tail(self) -> Path | None:
+        """Move the bytes after the last `\\n` to a new file and return its path, or None if there are none."""
+        size = os.fstat(self._fd).st_size
+        end, tail = size, b""
+        while end > 0:
+            start = max(0, end - _CHUNK)
+            chunk = os.pread(self._fd, end - start, start)
+            newline = chunk.rfind(b"\n")
+            if newline >= 0:
+                tail, end = chunk[newline + 1 :] + tail, start + newline + 1
+                break
+            tail, end = chunk + tail, start
+        if not tail:
+            return None
+        aside = unused(self.path.with_name(f"{self.path.stem}_torn{self.path.suffix}"))
+        write_synced(aside, tail)
+        os.ftruncate(self._fd, end)
+        return aside
+
 
 _MAX_DETAIL = 300
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+", re.IGNORECASE)
@@ -388,3 +495,111 @@ def most_frequent_failure(failures: Path, since: float = 0.0) -> str:
     shown = plain_line(examples[group])
     shown = shown if len(shown) <= _MAX_DETAIL else f"{shown[:_MAX_DETAIL]} ..."
     return f"{count:,} of {counts.total():,} failed attempts: {shown}"
+
+
+_API_DEFAULTS = {
+    "background": False,
+    "parallel_tool_calls": True,
+    "store": True,
+    "stream": False,
+    "tool_choice": "auto",
+    "truncation": "disabled",
+}
+"""Parameters that have the same effect when they are not set; validation by OpenAI's types adds some of them."""
+
+
+class Adopter:
+    def __init__(self, tasks: DatasetTasks, repeats: int, params: Mapping[str, Any], *, seeded: bool) -> None:
+        self._tasks = tasks
+        self._repeats = repeats
+        self._params = dict(params)
+        self._seeded = seeded
+
+    def adopt(self, rows: JsonLines, before_writing: Callable[[], None] = lambda: None) -> Adoption:
+        """Check the rows, and write the keys that are missing or differ.
+
+        If keys are written, `before_writing` is called first, and the original file is kept beside the new one.
+        Raises OperatorError if a row is not a rollout of the tasks with these parameters, RunError if the file cannot
+        be read or written.
+        """
+        index = TaskIndex(self._tasks)
+        assignment = KeyAssignment(index, self._repeats)
+        lines = array("q")
+        """Line number of each row."""
+        for found in rows.rows():
+            if duplicated := duplicate_key(found.line):
+                raise self._refused(rows, found.number, f"has the key {duplicated} twice")
+            if problem := assignment.add(found.value):
+                raise self._refused(rows, found.number, problem)
+            lines.append(found.number)
+        for position, problem in assignment.finish().items():
+            raise self._refused(rows, lines[position], problem)
+        for found, (task, repeat) in zip(rows.rows(), assignment.keys(), strict=True):
+            if problem := self._difference(found.value, index, task, repeat):
+                raise self._refused(rows, found.number, problem)
+        backup = ""
+        if assignment.changed:
+            aside = unused(rows.path.with_name(f"{rows.path.name}.original"))
+            before_writing()
+            rows.restart(aside, _with_keys(rows, assignment, index))
+            backup = aside.name
+        return Adoption(time=time.time(), rollouts=len(lines), new_keys=assignment.changed, original=backup)
+
+    def _difference(self, row: Json, index: TaskIndex, task: int, repeat: int) -> str:
+        """Return which setting of a rollout differs from the current command; empty if none does."""
+        agent = text_of(mapping(row.get("agent_ref")).get("name"))
+        if agent and agent != index.agents[task]:
+            return f"was collected by the agent {agent!r}, now {index.agents[task]!r}"
+        if not isinstance(row.get("responses_create_params"), dict):
+            return ""
+        now = {**index.params[task], **self._params}
+        if self._seeded:
+            now["metadata"] = with_seed(now.get("metadata"), repeat)
+        now, then = _effective(now), _effective(sampling_params(row))
+        for name in sorted({*now, *then}):
+            if now.get(name) != then.get(name):
+                return f"was collected with {_shown(name, then)}, now {_shown(name, now)}"
+        return ""
+
+    def _refused(self, rows: JsonLines, number: int, problem: str) -> OperatorError:
+        return OperatorError(
+            f"{rows.path} has no manifest, and its rollouts cannot be adopted: line {number} {problem}. Restore "
+            f"{rows.path.stem}_manifest.json, delete that line, choose another output, or rename the old files with "
+            "--overwrite"
+        )
+
+
+def adoption_note(rows: JsonLines, adopted: Adoption) -> str:
+    keys = "they had their keys" if not adopted.new_keys else (
+        f"{adopted.new_keys} got a new _ng_task_index or _ng_rollout_index, and the original file is {adopted.original}"
+    )  # fmt: skip
+    return (
+        f"{rows.path} had no manifest: its {adopted.rollouts} rollouts were checked against the input, the agents and "
+        f"the parameters, and adopted; {keys}. Unknown and therefore not checked: the settings, code and model of the "
+        "servers that collected them"
+    )
+
+
+def _effective(params: Json) -> Json:
+    return {
+        name: value
+        for name, value in params.items()
+        if value not in (None, [], {}) and not (name in _API_DEFAULTS and _API_DEFAULTS[name] == value)
+    }
+
+
+def _shown(name: str, params: Json) -> str:
+    return f"{name}={params[name]!r:.60}" if name in params else f"no {name}"
+
+
+def _with_keys(rows: JsonLines, assignment: KeyAssignment, index: TaskIndex) -> Iterator[bytes]:
+    for found, (task, repeat) in zip(rows.rows(), assignment.keys(), strict=True):
+        keys: Json = {"_ng_task_index": task, "_ng_rollout_index": repeat, "_ng_task_key": index.keys[task]}
+        if all(found.value.get(name) == value for name, value in keys.items()):
+            yield found.line
+        elif any(name in found.value for name in keys):
+            # Python's parser keeps integers of any size.
+            yield json.dumps({**json.loads(found.line), **keys}, separators=(",", ":")).encode() + b"\n"
+        else:
+            # The rest of the line stays as it is, with its numbers and the order of its keys.
+            yield found.line.rstrip()[:-1] + b"," + orjson.dumps(keys)[1:] + b"\n"

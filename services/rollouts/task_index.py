@@ -6,11 +6,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollyard.records.json_values import whole_number
 from rollyard.records.rewards import EXPECTED, is_reward
 from rollyard.records.rollout_keys import PROMPT, Key, KeySet, digest, prompt_of, task_fields, task_key
-from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks
+from rollyard.records.types import Json, whole_number
+from rollyard.services.datasets.mixture import DatasetTasks
 
 _MAX_PROJECTIONS = 32
 """Rows are untrusted: each set of keys that a row shares with the tasks needs one more pass over the input."""

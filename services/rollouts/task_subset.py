@@ -13,13 +13,12 @@ from pydantic import ValidationError
 
 from rollyard.records.data_files import lines_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.json_values import whole_number
 from rollyard.records.jsonl import BadLine, hand_over, iter_jsonl, strict, with_offsets
 from rollyard.records.manifest import Manifest
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import digest, task_key
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout, TaskFile
+from rollyard.records.types import Json, whole_number
+from rollyard.services.datasets.mixture import Rollout, TaskFile
 from rollyard.services.rollouts.task_index import KeyAssignment, TaskIndex
 
 INPUT_PATH = "_ng_input_fpath"

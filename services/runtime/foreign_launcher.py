@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
+from rollyard.records.data_files import IMPORT_ROOT, INSTALLED
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.run_types import Heartbeat, Launch, Registration
-from rollyard.records.search_path import IMPORT_ROOT, INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is_installed
 from rollyard.services.config.plugins import FAMILY_ALIASES

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from rollyard.records.locked_files import open_private
 from rollyard.records.run_types import Launch
-from rollyard.records.writable import open_private
 from rollyard.services.config.venv import interpreter_for, needs_isolation
 
 

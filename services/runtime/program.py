@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Self
 
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.locked_files import open_private
 from rollyard.records.process_group import guarded
 from rollyard.records.run_types import HeadFile
 from rollyard.records.script import EXIT_USAGE
 from rollyard.records.terminal import plain
-from rollyard.records.writable import open_private
 from rollyard.services.runtime.run_dir import running_heads
 
 TAIL_BYTES = 64 * 1024

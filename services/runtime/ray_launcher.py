@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.locked_files import open_private
 from rollyard.records.optional import require
 from rollyard.records.run_types import Launch
-from rollyard.records.writable import open_private
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.http.access import is_loopback
 from rollyard.services.http.ray_address import check_ray_address, connect

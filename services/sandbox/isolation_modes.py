@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.records.search_path import IMPORT_ROOT
+from rollyard.records.data_files import IMPORT_ROOT
 from rollyard.services.sandbox import bubblewrap_entry
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.privileges import NOBODY

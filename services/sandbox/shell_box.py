@@ -31,8 +31,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from rollyard.records.data_files import IMPORT_ROOT
 from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.records.types import Json, Record
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rollyard.agents.base import Agent, AgentSettings
     from rollyard.agents.episode import Episode
     from rollyard.api import annotate, collect, connect, read_rollouts, stack
+    from rollyard.records.rewards import VerdictField
     from rollyard.records.types import FinishReason
-    from rollyard.records.verdict_fields import VerdictField
     from rollyard.resources_servers.base import (
         BadTask,
         Environment,
@@ -79,7 +79,7 @@ _HOMES = {
     "rollyard.responses_api_models.base": ("ModelServer",),
     "rollyard.services.server.settings": ("ServerSettings",),
     "rollyard.records.types": ("FinishReason",),
-    "rollyard.records.verdict_fields": ("VerdictField",),
+    "rollyard.records.rewards": ("VerdictField",),
 }
 
 

@@ -27,14 +27,14 @@ from rollyard.records.run_types import Directory
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.plugins import search_roots
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.exposure import check_exposure
-from rollyard.services.runtime.find_run import find_run
+from rollyard.services.runtime.run_dir import find_run
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
 log = logging.getLogger("rollyard")

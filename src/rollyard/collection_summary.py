@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.records.rollout_file import Rollouts
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.types import State
 from rollyard.services.rollouts.progress import CollectionProgress
 

@@ -15,7 +15,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
 from rollyard.cli.gate import read_rules
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from tests.support.commands import Command
 from tests.support.rollout_files import grid, write, write_manifest

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 _GRADED = """
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
-from rollyard.records.verdict_fields import VerdictField
+from rollyard.records.rewards import VerdictField
 
 
 class Graded(Environment[EnvironmentSettings]):

@@ -18,7 +18,7 @@ import yaml
 
 from rollyard.cli.submit import run
 from rollyard.launchers.sagemaker.container.uploader import name_in_s3
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import command_lines, commands, page
 from tests.support.fake_stores import store

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import BIN
 
 SCRIPTS = tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"]

@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from rollyard.cli.eval_launcher import run
 from rollyard.launchers.evaluation.nemo_rl import load_tree
 from rollyard.launchers.slurm.job import JobSpec
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from tests.support.doc_pages import commands, page
 from tests.support.waiting import deadline_s
 

@@ -17,9 +17,8 @@ from rollyard.records.run_types import HeadFile, Keys
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
-from rollyard.services.runtime.find_run import find_run, without_repeats
 from rollyard.services.runtime.hosting import HostedServer
-from rollyard.services.runtime.run_dir import HOME, RunFolder
+from rollyard.services.runtime.run_dir import HOME, RunFolder, find_run, without_repeats
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import http_transport, listening, make_client, unused_url

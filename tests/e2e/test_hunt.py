@@ -8,7 +8,7 @@ from pathlib import Path
 from rollyard.analysis.findings.detector import Category, Finding
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import Command
 from tests.support.doc_pages import commands
 

@@ -22,7 +22,7 @@ from rollyard.cli.viewer import ViewerOptions
 from rollyard.errors import RunError
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.plan import check
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import BIN
 from tests.support.doc_pages import commands
 

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 import rollyard
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.rollout_keys import task_key
-from rollyard.records.search_path import INSTALLED
 from tests.support.commands import Command
 from tests.support.doc_pages import commands, page, sections
 from tests.support.rollout_files import row, write

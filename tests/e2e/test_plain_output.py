@@ -24,10 +24,10 @@ from rollyard.cli.options import Options, run_command
 from rollyard.cli.status import view
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.terminal import plain, plain_line, plain_output
 from rollyard.records.types import FailureRow
-from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.head.registry_client import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress
 
 ATTACKS = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.script import run_script
-from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.grl_sokoban import analyze_rewards, generate_test_examples
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.resources_servers.humaneval import prepare as humaneval

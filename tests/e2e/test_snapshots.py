@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import Finished, in_this_process, running_stack
 from tests.support.foreign_folders import make_root, program_entry
 from tests.support.rollout_files import grid, row, write, write_failures, write_manifest

@@ -10,7 +10,7 @@ from rollyard.cli.status import view
 from rollyard.records.activity import Collection, RunningEpisode, StageActivity
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import DatasetStatus
-from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.head.registry_client import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress
 
 NOW = 1_000_000.0

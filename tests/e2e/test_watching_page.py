@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.commands import Command, running_stack
 from tests.support.doc_pages import commands, page, sections

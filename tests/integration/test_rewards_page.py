@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import ResourcesServer
 from rollyard.responses_api_models.base import ModelServer

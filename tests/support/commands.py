@@ -17,7 +17,7 @@ import pytest
 
 import rollyard
 from rollyard.cli.options import Options
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.background_loop import background_loop
 from tests.support.waiting import deadline_s, until

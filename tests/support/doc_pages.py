@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 
 _FILE = re.compile(r"`(\S+/\S+\.\w+)`[^\n`]*:\n\n```\w+\n(.*?)```", re.DOTALL)
 

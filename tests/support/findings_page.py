@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollyard.analysis.findings.find import DETECTORS
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 
 PAGE = INSTALLED / "docs" / "evidence" / "findings.md"
 _START, _END = "<!-- detectors -->\n", "<!-- end of detectors -->\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, Keys
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides

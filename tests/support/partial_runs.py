@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import task_key
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.adoption import Adopter
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.services.datasets.mixture import TaskFile
+from rollyard.services.rollouts.store import Adopter, RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 
 AGENT = "agent"

@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, page
 from tests.support.waiting import deadline_s

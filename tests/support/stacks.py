@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json, State
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore

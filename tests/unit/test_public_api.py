@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rollyard
-from rollyard.records.search_path import IMPORT_ROOT
+from rollyard.records.data_files import IMPORT_ROOT
 
 
 def test_importing_rollyard_loads_no_other_module() -> None:

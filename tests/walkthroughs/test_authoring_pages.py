@@ -11,7 +11,7 @@ import pytest
 import rollyard
 from rollyard.cli.collect_rollouts import CollectOptions
 from rollyard.cli.options import read_options
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import command, in_this_process, in_thread, ng_run
 from tests.support.doc_pages import commands, files, page, programs, sections, write_files
 

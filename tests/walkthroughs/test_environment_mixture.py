@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.e2e.test_docs import documented_lines
 from tests.support.commands import command, ng_run
 from tests.support.stacks import read_rows

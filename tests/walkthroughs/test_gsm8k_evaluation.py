@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import Finished, command, command_environ
 from tests.support.doc_pages import commands
 from tests.support.waiting import deadline_s

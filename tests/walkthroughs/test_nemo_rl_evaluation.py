@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import in_this_process
 from tests.support.stacks import read_rows
 

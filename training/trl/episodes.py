@@ -15,7 +15,7 @@ from rollyard.records.rollout_keys import task_key
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
-from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.datasets.mixture import Rollout
 from rollyard.services.rollouts.run_answer import encode_line, parse_row
 from rollyard.training.groups import EndingRules, GroupMember, member_of_failure, member_of_row
 from rollyard.training.training_sequence import SequenceError, SequenceRules

@@ -15,7 +15,7 @@ import orjson
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rows import agent_of
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.datasets.mixture import Rollout
 from rollyard.training.groups import GroupMember
 from rollyard.training.run_folder import version_of_step
 from rollyard.training.training_sequence import TrainingSequence, check_temperature, trl_rollouts

@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 
 from rollyard.records.errors import RunError
-from rollyard.services.datasets.tasks import DatasetTasks, Rollout
+from rollyard.services.datasets.mixture import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
 from rollyard.training.run_folder import updates_of, version_names
 from rollyard.training.trl.episodes import Episodes, PlaySettings

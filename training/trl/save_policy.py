@@ -15,7 +15,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.writable import set_default_mode
+from rollyard.records.locked_files import set_default_mode
 
 AdapterMode = Literal["merge", "adapter"]
 _PEFT_PREFIX = "base_model.model."

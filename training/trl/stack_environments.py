@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.json_values import items, mapping
 from rollyard.records.rows import messages_of, text_of, valid_rows
-from rollyard.records.types import Json
+from rollyard.records.types import Json, items, mapping
 from rollyard.services.interop.environment import EpisodeOutcome, ServedEpisode, tools_of
 from rollyard.training.trl.stack_session import StackSession
 

@@ -17,7 +17,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rows import agent_of
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.datasets.mixture import Rollout
 from rollyard.training.groups import GroupMember
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import StackSession

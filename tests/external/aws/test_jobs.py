@@ -12,7 +12,7 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.aws.account import TAG, Account
 from tests.unit.records.test_columns import save_to_disk
 from tests.unit.training.test_rlvr import CONFIG as RLVR_CONFIG

@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 from rollyard import annotate
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.browser.browser_tab import Tab, chromium, playing
 from tests.external.browser.recordings import play, record
 from tests.external.browser.viewer import viewing

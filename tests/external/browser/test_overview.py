@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.browser.browser_tab import Open, figure, point
 from tests.external.browser.recordings import REPEATS, TASKS, Recordings
 from tests.external.browser.viewer import Started

@@ -14,7 +14,7 @@ from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report, html
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.browser.browser_tab import DEADLINE_MS
 from tests.external.browser.viewer import Started
 from tests.support.commands import in_this_process

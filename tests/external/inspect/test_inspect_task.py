@@ -12,8 +12,8 @@ import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from rollyard.cli.doctor_environment import Target, findings
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task import prepare
 from rollyard.resources_servers.inspect_task.app import InspectTask

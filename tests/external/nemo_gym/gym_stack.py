@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NemoGymHead, NemoGymProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.commands import command, ng_run
 from tests.support.doc_pages import commands, page, sections
 from tests.support.stacks import read_rows

@@ -11,7 +11,7 @@ from typing import Any
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
 from rollyard.launchers.slurm.scheduler import ChainEvent, ChainRecord, JobAttempt, Scheduler, jobs_of
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
 from tests.support.waiting import deadline_s, eventually

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.launchers.slurm.launch import LaunchFolder, SlurmLaunch
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ
 from tests.support.evaluations import command_line

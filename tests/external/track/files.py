@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.manifest import Manifest
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from tests.support.commands import Finished, command, command_environ

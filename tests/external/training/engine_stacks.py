@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.run_types import Keys
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry_client import RegistryClient, StackClients

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.training.trl.episodes import PlaySettings
 from rollyard.training.trl.rollout_worker import StackRolloutWorker, StackWeightTransfer
 from rollyard.training.trl.stack_session import LoopThread, Publish

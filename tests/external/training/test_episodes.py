@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.datasets.mixture import Rollout
 from rollyard.training.groups import GroupMember, Treatment
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, solved, stack_of

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import create_params
 from rollyard.training.run_folder import TrainingPaths

@@ -10,7 +10,7 @@ import orjson
 import torch
 from transformers import Qwen3ForCausalLM
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.services.http.transport import HttpTransport
 from rollyard.training.train_config import WeightSettings
 from rollyard.training.trl.policy_trainer import sequence_log_probs

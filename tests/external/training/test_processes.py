@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.update import micro_batches
 from tests.external.training.sampled_stack import initial_model

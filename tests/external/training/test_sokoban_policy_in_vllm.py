@@ -15,7 +15,7 @@ from examples.sokoban_policy import make_rooms
 from examples.sokoban_policy.layouts import EVALUATION_SEED, Layout, distinct_rooms, position_of
 from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import Encoder
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.external.vllm.engine import IN_ONE_WORKER

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollyard.cli.train import heading
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.training.run_folder import settings_yaml
 from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train_config import TrainConfig

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.calls import CALL

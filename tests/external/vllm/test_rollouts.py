@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollyard.analysis.viewer.token_texts import load_tokenizer
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from tests.external.vllm.calls import CALL

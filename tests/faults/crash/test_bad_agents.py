@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json, State
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
 from rollyard.services.http.request import HttpResponse, Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport, LocalTransport

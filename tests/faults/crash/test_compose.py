@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.faults.crash import compose
 from tests.support.doc_pages import page, sections
 from tests.support.stacks import keys_of, read_rows

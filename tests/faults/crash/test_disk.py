@@ -13,10 +13,9 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import FailureRow, Json
-from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.services.rollouts.store import JsonLines, RolloutStore
 from tests.support.stacks import keys_of, read_rows
 
 ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"
@@ -119,7 +118,7 @@ HOLD_FILE = """
 import sys
 from pathlib import Path
 from typing import Any
-from rollyard.services.rollouts.appender import JsonLines
+from rollyard.services.rollouts.store import JsonLines
 lines = JsonLines(Path(sys.argv[1]))
 print('held', flush=True)
 input()

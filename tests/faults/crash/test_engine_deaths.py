@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import RunError
-from rollyard.records.search_path import INSTALLED
 from rollyard.responses_api_models.local_vllm_model import engine_process
 from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
 from tests.support.processes import alive, parent_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.resources_servers.gsm8k.prepare import main as prepare
 from tests.support.commands import command_environ
 from tests.support.processes import alive

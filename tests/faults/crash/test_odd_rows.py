@@ -24,8 +24,8 @@ from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import SORTS, Query
 from rollyard.analysis.viewer.run_file import rollout_view
 from rollyard.records.jsonl import lenient
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Expected
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.listener import bind
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from rollyard.records.manifest import Manifest
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import merge, shard_files
+from rollyard.services.rollouts.store import JsonLines
 from rollyard.services.runtime.stack import Stack
 from tests.faults.forked import Forked
 from tests.support.rollout_files import write

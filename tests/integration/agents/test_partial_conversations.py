@@ -13,10 +13,10 @@ import pytest
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.activity import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore

@@ -22,7 +22,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.rollouts.collection import CollectionPlan
-from rollyard.services.runtime.find_run import find_run
+from rollyard.services.runtime.run_dir import find_run
 from rollyard.training.groups import EndingRules, Treatment
 from rollyard.training.train import evaluation_metrics
 from tests.support.fixtures import http_transport

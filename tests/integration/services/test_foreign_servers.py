@@ -15,9 +15,9 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.run_types import ServerInstance
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig

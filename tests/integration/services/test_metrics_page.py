@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollyard.records.activity import Collection
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import DatasetStatus
 from rollyard.services.head.registry_client import RegistryClient
 from tests.support.stacks import SOKOBAN, collect, colocated, load_config

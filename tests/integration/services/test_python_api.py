@@ -16,8 +16,7 @@ import uvloop
 
 import rollyard
 from rollyard.errors import OperatorError, RunError
-from rollyard.services.runtime.find_run import find_run
-from rollyard.services.runtime.run_dir import running_heads
+from rollyard.services.runtime.run_dir import find_run, running_heads
 
 MODEL: dict[str, Any] = {"policy_model": {"responses_api_models": {"builtin_model": {}}}}
 CONFIG: dict[str, Any] = {

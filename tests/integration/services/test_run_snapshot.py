@@ -17,8 +17,13 @@ from rollyard.records.activity import Collection, RunningEpisode, RunningEpisode
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import FailureRow
-from rollyard.services.head.registry_client import RegistryClient
-from rollyard.services.head.run_snapshot import AgentActivity, RunSnapshot, fetch_activity, fetch_snapshot
+from rollyard.services.head.registry_client import (
+    AgentActivity,
+    RegistryClient,
+    RunSnapshot,
+    fetch_activity,
+    fetch_snapshot,
+)
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.progress import CollectionProgress

@@ -15,11 +15,10 @@ import pytest_asyncio
 import rollyard
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
-from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import shard_files
+from rollyard.services.rollouts.store import JsonLines
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.stacks import keys_of, read_rows, reproducible_part
 

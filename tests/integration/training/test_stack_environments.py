@@ -11,7 +11,7 @@ import pytest
 import rollyard
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.builtin_model.policy import plan
+from rollyard.responses_api_models.builtin_model.app import plan
 from rollyard.training.trl.stack_environments import FAILED, StackEnvironments
 from rollyard.training.trl.stack_session import StackSession
 from tests.support.background_loop import background_loop

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.agents.base import AgentSettings
-from rollyard.agents.episode_policy import AllowedUrl, parsed_url
+from rollyard.agents.base import AgentSettings, AllowedUrl, parsed_url
 from rollyard.records.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 

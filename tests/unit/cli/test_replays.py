@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.cli.viewer import Replays
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 
 GOOD = """
 from rollyard.records.replay import Frame, Replay

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rollyard.records.search_path import IMPORT_ROOT
+from rollyard.records.data_files import IMPORT_ROOT
 
 TABLE = IMPORT_ROOT / "rollyard" / "former_paths.txt"
 

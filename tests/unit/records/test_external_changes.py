@@ -14,9 +14,8 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import replace
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.records.rollout_file import RolloutPaths
+from rollyard.services.rollouts.store import JsonLines, RolloutStore
 
 
 def encoded_row(number: int) -> bytes:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rollyard.records.json_values import differences, is_number, number, whole_number
 from rollyard.records.rewards import is_reward
-from rollyard.records.types import MAX_REWARD, Verdict
+from rollyard.records.types import MAX_REWARD, Verdict, differences, is_number, number, whole_number
 
 NOT_NUMBERS: list[Any] = [None, True, False, "1", [], {}, math.nan, math.inf, -math.inf, 10**400]
 

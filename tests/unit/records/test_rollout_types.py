@@ -10,11 +10,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_types import DatasetRow, RolloutKeys, RolloutRow
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollyard.records.errors import OperatorError
 from rollyard.records.rows import rows_of
 from rollyard.records.strict_json import check_exact
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 
 START = '{"responses_create_params": {"input": "hi"}, '
 

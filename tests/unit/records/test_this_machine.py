@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import find_file, resolve
 from rollyard.records.errors import OperatorError
 from rollyard.records.gpus import present_gpus
 from rollyard.records.optional import load, require
-from rollyard.records.search_path import find_file, resolve
 
 
 @pytest.mark.parametrize("device", ["nvidia0", "nvidiactl", "nvhost-gpu", "dxg", "kfd"])

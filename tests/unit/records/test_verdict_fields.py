@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollyard.errors import OperatorError
-from rollyard.records.verdict_fields import VERDICT_FIELDS, VerdictField, declaration, fields_of
+from rollyard.records.rewards import VERDICT_FIELDS, VerdictField, declaration, fields_of
 from rollyard.resources_servers.environment import Environment, check_environment
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import DataLocations, read_rows, rows_from, write_rows
 from rollyard.services.datasets.splits import ALL, AmbiguousFiles, SplitSelection

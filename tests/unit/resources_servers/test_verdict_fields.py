@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from rollyard import Environment, Verdict, VerdictField
-from rollyard.records.verdict_fields import VERDICT_FIELDS, declaration
+from rollyard.records.rewards import VERDICT_FIELDS, declaration
 from rollyard.resources_servers.checks import verdict_json
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.testing import play, says

@@ -24,10 +24,10 @@ from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.app import (
     BuiltinModel,
     BuiltinModelSettings,
+    RandomDraws,
     callable_tools,
     random_turn,
 )
-from rollyard.responses_api_models.builtin_model.policy import RandomDraws
 from rollyard.services.http.request import HttpResponse
 from tests.support.builtin_environment import (
     CORNERED,

@@ -12,7 +12,7 @@ import pytest
 from rollyard import BadTask, Environment, EnvironmentSettings, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.errors import Failure, OperatorError
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.testing import Turns, calls, load, play, says
 
 

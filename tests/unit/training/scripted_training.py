@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.request import Receive, Scope, Send
 from rollyard.services.runtime.stack import Stack

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import TaskFile
 from rollyard.training.train import evaluate, evaluation_metrics
 from rollyard.training.train_config import TrainConfig
 from tests.unit.training.recorded_turns import row, turn

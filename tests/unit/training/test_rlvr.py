@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.services.datasets.settings import read_mixture
+from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.server.settings import parse_settings
 from rollyard.training.rlvr import ConvertedConfig, RlvrConfig, train_config
 

@@ -31,7 +31,7 @@ from rollyard.records.types import Json
 from rollyard.services.config.load import config_files, load, read_yaml
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, search_roots
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.head.run_snapshot import fetch_instances
+from rollyard.services.head.registry_client import fetch_instances
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 from rollyard.training.trl.stack_session import LoopThread

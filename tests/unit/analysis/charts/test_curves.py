@@ -12,8 +12,8 @@ import pytest
 from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.charts.curves import CATALOG, charted, main, mean_curve, training_charts
 from rollyard.analysis.metrics.training_steps import Curve, MetricsFile
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from tests.support.training_runs import step_values, training_run
 
 SVG = "{http://www.w3.org/2000/svg}"

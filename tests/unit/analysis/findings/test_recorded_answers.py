@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.analysis.findings.detector import Category
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from tests.support.finding_rows import found_in, played
 from tests.support.stacks import SHARED, read_rows

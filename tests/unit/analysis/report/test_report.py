@@ -23,7 +23,7 @@ from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.analysis.report.sections import headlines
 from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.cli import reward_profile
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 

@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.analysis.tracking import MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, rows
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from tests.external.track.files import collection, row

@@ -11,7 +11,7 @@ import pytest
 from rollyard.analysis.viewer.export import export
 from rollyard.analysis.viewer.live import MAX_MOMENTS, RunHistory
 from rollyard.records.types import Json
-from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.head.registry_client import RunSnapshot
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.analysis.viewer.opened_runs import get_json, no_replay, open_index, viewer_client

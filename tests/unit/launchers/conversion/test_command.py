@@ -12,8 +12,8 @@ import pytest
 
 from rollyard.launchers.conversion.__main__ import main
 from rollyard.launchers.conversion.cache import convert
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from tests.unit.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint
 
 

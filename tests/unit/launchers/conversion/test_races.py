@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.conversion.cache import ConversionRequest, convert, is_converted
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.waiting import deadline_s, eventually
 from tests.unit.launchers.conversion.fake_conversion import (
     FAST,

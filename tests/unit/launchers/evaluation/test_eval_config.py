@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig, load_eval_config
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.settings_file import dump_settings
 

@@ -14,8 +14,8 @@ import pytest
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, run_command
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
 

@@ -19,8 +19,8 @@ from rollyard.launchers.sagemaker.job_parameters import JobParameters, command_o
 from rollyard.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
 from rollyard.launchers.sagemaker.source_bundle import make_bundle, secret_in, unpack
 from rollyard.launchers.sagemaker.submission import HEADER, JobLog, checked, evaluation_names, training_names
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from tests.support.waiting import deadline_s
 
 NOW = datetime(2026, 1, 16, 1, 18, 3)

@@ -12,8 +12,8 @@ from rollyard.launchers.slurm.job import SUBMISSION_FILE, JobState
 from rollyard.launchers.slurm.launch import SlurmLaunch, find_launch
 from rollyard.launchers.slurm.report import NOT_SUBMITTED, launch_status, sweep_table, write_table
 from rollyard.launchers.slurm.scheduler import JobAttempt
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.launches import MODEL, LaunchSite
 from tests.support.rollout_files import write, write_manifest
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.equality import Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader, Grade

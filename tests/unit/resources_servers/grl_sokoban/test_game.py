@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rollyard.resources_servers.grl_sokoban.game import Game, Room, canonical_board, parse_action
+from rollyard.resources_servers.grl_sokoban.game import (
+    Game,
+    Room,
+    View,
+    board_in,
+    canonical_board,
+    coordinates,
+    parse_action,
+    png,
+)
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
-from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates, png
 from rollyard.responses_api_models.conversion import to_items
 
 from .reference import rooms, trajectories

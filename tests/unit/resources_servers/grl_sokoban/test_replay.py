@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rollyard.records.replay import Replay
 from rollyard.records.types import Json
-from rollyard.resources_servers.grl_sokoban.game import Game, Room
-from rollyard.resources_servers.grl_sokoban.observation import coordinates
+from rollyard.resources_servers.grl_sokoban.game import Game, Room, coordinates
 from rollyard.resources_servers.grl_sokoban.replay import boards_in, replay
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 

@@ -13,8 +13,8 @@ from threading import Thread
 import orjson
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import figures, write_rollout_log

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.resources_servers.ifeval.app import outcome, variants
 from rollyard.resources_servers.ifeval.instruction import (
     KINDS,

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main

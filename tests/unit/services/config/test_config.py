@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import find_config, load
 from rollyard.services.config.overrides import parse_overrides
 from tests.support.fixtures import load_text, make_folder, server_yaml

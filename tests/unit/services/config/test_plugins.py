@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import find_folder, load_server, search_roots
 from rollyard.services.config.run_config import RunConfig

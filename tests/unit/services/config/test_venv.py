@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import IMPORT_ROOT
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.services.config import venv
 from rollyard.services.config.venv import REQUIREMENTS, interpreter_for
 from rollyard.services.runtime.preflight import Preflight

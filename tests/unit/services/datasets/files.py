@@ -10,8 +10,8 @@ import orjson
 
 from rollyard.records.data_files import DataFiles
 from rollyard.records.types import Json
+from rollyard.services.datasets.dataset import MixtureSettings
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.server.settings import parse_settings
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
+from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import read_mixture
 from tests.unit.services.datasets.files import mixture, row, rows, write_rows
 
 

@@ -18,8 +18,7 @@ from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
-from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.mixture import Mixture, TaskFile
 from tests.support.fake_stores import store
 from tests.unit.records.test_columns import save_to_disk
 from tests.unit.services.datasets.files import mixture, row, rows

@@ -11,8 +11,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
-from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.services.datasets.splits import AmbiguousFiles, SplitSelection, by_names, select_files

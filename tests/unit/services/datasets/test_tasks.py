@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout, TaskFile
+from rollyard.services.datasets.mixture import Rollout, TaskFile
 from tests.unit.services.datasets.files import write_rows
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.manifest import ChangedParameters
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.store import RolloutStore
 

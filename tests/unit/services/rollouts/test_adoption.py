@@ -9,10 +9,9 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.services.rollouts.adoption import Adopter
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.services.rollouts.store import Adopter, RolloutStore
 from tests.support.partial_runs import (
     PARAMS,
     check_complete,

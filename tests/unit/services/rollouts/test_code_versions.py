@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import Failure, OperatorError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.run_types import Registration, ServerCode
 from rollyard.records.types import Json
 from rollyard.services.head.registry import ServerRegistry

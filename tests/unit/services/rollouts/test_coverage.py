@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Expected
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 

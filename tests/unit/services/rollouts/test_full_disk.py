@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.services.rollouts.store import RolloutStore
 
 

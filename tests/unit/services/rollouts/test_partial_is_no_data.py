@@ -10,7 +10,7 @@ import pytest
 
 import rollyard
 from rollyard.analysis.metrics.run_plan import read_failed_attempts, read_run_plan
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.training.step_files import StepFiles

@@ -12,13 +12,12 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters, Manifest
-from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Expected, Key, Shard
-from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import merge, shard_files, shard_progress
+from rollyard.services.rollouts.store import JsonLines
 from tests.support.stacks import keys_of, read_rows
 
 TASKS, REPEATS = 6, 3

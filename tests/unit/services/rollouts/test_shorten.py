@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.services.rollouts.partial_conversation import shortened
+from rollyard.services.rollouts.run_answer import shortened
 
 
 def message(text: str, role: str = "assistant", **more: Any) -> Json:

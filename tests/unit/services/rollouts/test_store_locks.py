@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.services.rollouts.collection import CollectionPlan, check_agent_limits, check_file_limit
 from rollyard.services.rollouts.store import RolloutStore
 from tests.support.waiting import deadline_s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import FailureRow
 from rollyard.services.rollouts.store import RolloutStore
 

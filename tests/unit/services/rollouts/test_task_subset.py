@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.task_subset import subset_of_original
 from tests.support.partial_runs import AGENT, check_complete, resume, task, tasks_of, write_lines

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Heartbeat
-from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import load
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.foreign_servers import ExternalServers

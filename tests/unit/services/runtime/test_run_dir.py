@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.locked_files import open_private
 from rollyard.records.run_types import HeadFile
-from rollyard.records.writable import open_private
 from rollyard.services.runtime.run_dir import HOME, KEPT_RUNS, RunFolder, running_heads
 
 

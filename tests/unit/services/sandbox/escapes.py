@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 
 ESCAPES = {
     "reads_the_hosts_files": f"""

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from tests.support.waiting import eventually
 from tests.unit.services.sandbox.trials import descendants, wait_until_gone
 

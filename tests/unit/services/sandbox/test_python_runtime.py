@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.python_runtime import find_python, loader_of
 from rollyard.services.sandbox.records import SandboxLimits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.records.search_path import INSTALLED
+from rollyard.records.data_files import INSTALLED
 
 PARENT_DIR = Path(INSTALLED)
 ROLLYARD = True
