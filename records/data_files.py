@@ -1,7 +1,8 @@
 """Reads data files line by line. They can be local files or S3 objects: plain text, compressed text, or tables.
 
 A file's format is detected from its first bytes; only CSV and TSV are known by their names. An S3 object is copied
-once, to an unnamed temporary file; other files are read in place.
+once, to an unnamed temporary file; other files are read in place. A file is searched for in the user's own folder first
+and in the installed package last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides what counts as a score: which rewards are valid, and which rows are measured.
 
 A reward must be finite and at most `MAX_REWARD` in magnitude. Rollyard's own environments declare this bound as a field
-constraint (records/types.py).
+constraint (records/types.py). Further fields of a verdict, such as the expected answer, are declared in the row.
 """
 
 from __future__ import annotations

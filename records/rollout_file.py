@@ -1,4 +1,4 @@
-"""Reads a rollout file in Python: row by row, as an Arrow table, or as a pandas DataFrame."""
+"""A rollout file and the files beside it: their names, and a reader by row, as an Arrow table or a pandas DataFrame."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The built-in model: a policy that plays Sokoban and needs no GPU. Like a real model, it sees only the conversation.
 
-policy.py finds the board in the conversation and decides a turn, with configurable errors. `Faults` simulates failures
-of an endpoint. Tools other than `step` are called with random arguments that match their schema.
+`SokobanPolicy` finds the board in the conversation and decides a turn, with configurable errors. `Faults` simulates
+failures of an endpoint. Tools other than `step` are called with random arguments that match their schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dataset: the rows of one file, each with an id that is stable across runs."""
+"""Dataset: the rows of one file, each with an id that is stable across runs; and the settings of datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixture: combines several datasets into one, in an order determined by the seed and the epoch."""
+"""Tasks: the rows of a file, or of a mixture of datasets in an order determined by the seed and the epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RegistryClient: registers servers with the head, sends their heartbeats, and fetches the directory."""
+"""RegistryClient: registers servers with the head, sends their heartbeats, and fetches the directory.
+
+`RunSnapshot` is what the head tells commands about a run.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Encodes and parses the body that `/run` returns, so that its large `response` can be stored verbatim.
+"""The wire between collector and agent: the body that `/run` returns, and the part of an unfinished conversation.
 
-The agent puts the response last and sends its length in a header. The collector then parses the body in two parts: the
+The large `response` of the body is stored verbatim: the agent puts it last and sends its length in a header. The collector then parses the body in two parts: the
 short part becomes a dict, to which it adds its own keys; the response is only checked to be a JSON object on one line.
 The row is written from the dict, so it contains each key once, even if the agent sent duplicates. For other
 programs the body is ordinary JSON, and a body without the header is parsed in one piece.

@@ -1,6 +1,7 @@
 """RolloutStore: writes the output and sidecar files of a collection.
 
-It stores each (task, repeat) at most once. Failures, the manifest and the status are in the sidecar files.
+It stores each (task, repeat) at most once, and adopts what an earlier collection has stored. Failures, the manifest and
+the status are in the sidecar files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run's directory, `.rollyard/runs/<time>-<run id>/`: logs, config, and `head.json`, which other commands read."""
+"""A run's directory, `.rollyard/runs/<time>-<run id>/`: logs, config, and `head.json`, by which commands find it."""
 
 from __future__ import annotations
 
