@@ -1,9 +1,10 @@
 """The wire between collector and agent: the body that `/run` returns, and the part of an unfinished conversation.
 
-The large `response` of the body is stored verbatim: the agent puts it last and sends its length in a header. The collector then parses the body in two parts: the
-short part becomes a dict, to which it adds its own keys; the response is only checked to be a JSON object on one line.
-The row is written from the dict, so it contains each key once, even if the agent sent duplicates. For other
-programs the body is ordinary JSON, and a body without the header is parsed in one piece.
+The large `response` of the body is stored verbatim: the agent puts it last and sends its length in a header. The
+collector then parses the body in two parts: the short part becomes a dict, to which it adds its own keys; the response
+is only checked to be a JSON object on one line. The row is written from the dict, so it contains each key once, even if
+the agent sent duplicates. For other programs the body is ordinary JSON, and a body without the header is parsed in one
+piece.
 """
 
 from __future__ import annotations
