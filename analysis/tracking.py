@@ -1,4 +1,7 @@
-"""Sends rollouts to an experiment tracker, Weights & Biases or MLflow: metrics over time and a sample of rollouts."""
+"""What `ng_track` sends to an experiment tracker, Weights & Biases or MLflow: metrics over time, a sample of rollouts.
+
+It follows a growing file and records how far it has come.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Typed command options, parsed from Hydra overrides and listed by `--help`."""
+"""What every command uses: typed options (`--key value`, or Hydra's `+key=value`), `--help`, and `run_command`.
+
+`run_command` turns the operator's mistakes into one line and an exit status.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Files with a single writer: locked before use, replaced atomically, and synced to survive a power failure.
 
-It also checks that a folder can be written, and opens files that only their owner can read.
+It detects that another program moved, truncated or replaced an open file, and saves the content of a removed one. It
+also checks that a folder can be written, and opens files that only their owner can read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks a training run before anything is started: packages, model, data, servers, folder, disk."""
+"""Checks a training run before anything is started: packages, model, data, servers, folder, disk.
+
+The result is a `TrainPlan`, with the `InitialModel`, which it downloads if it has to.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     /pause, /init_weight_transfer_engine (once), /start_weight_update, /update_weights, /finish_weight_update,
     /reset_prefix_cache, /resume
 
-The model server passes each call to every engine, refuses a wrong order, and lets no engine continue whose weights are
-incomplete.
+The tensors leave in trl/weight_senders.py. The model server passes each call to every engine, refuses a wrong order,
+and lets no engine continue whose weights are incomplete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Turns paired comparisons of runs into sections for Markdown and HTML."""
+"""What is shown of differences between runs: the document of `ng_compare`, and sections of a report of several runs.
+
+The gate and `ng_compare` print values, changes and p-values as it does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs an evaluation that a config file of NeMo-RL defines: converts it, prepares its rows, writes its results."""
+"""An evaluation that a config file of NeMo-RL defines: reads it as a config of `ng_eval`, which runs it.
+
+It also prepares the rows, and writes the results in NeMo-RL's formats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects the relevant part of a model's text, and defines the types that finders use.
+"""What finders of answers share: the type `FoundAnswer`, the part of a model's text that counts, formulas in it.
 
 A finder returns the last answer in its format, or None. It does not know the gold answer.
 """

@@ -1,4 +1,4 @@
-r"""Checks that an answer is evaluated as far as the gold answer.
+r"""Checks that an answer has the form of the gold answer: evaluated, solved, simplified, factored or expanded as far.
 
 An equal value is not enough: `\binom{9}{2}` equals 36, and so does the formula in the problem itself.
 """

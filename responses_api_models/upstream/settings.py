@@ -1,4 +1,7 @@
-"""Settings shared by model servers with an engine or an external endpoint. NeMo Gym's names are also accepted."""
+"""Settings shared by model servers with an engine or an external endpoint. NeMo Gym's names are also accepted.
+
+`endpoint_advice` asks an endpoint what is wrong with its URL, key or model name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NeMo Gym's configs as they are: inheritance between entries, server folders, interpreters and settings."""
+"""Reads NeMo Gym's configs: inheritance between entries, server folders, interpreters, settings.
+
+`REPLACEMENTS` says which of our agents plays instead of one of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks: the rows of a file, or of a mixture of datasets in an order determined by the seed and the epoch."""
+"""`Rollout`: one episode to collect, with the body of its /run request; and where the rollouts come from.
+
+`DatasetTasks` yields them from a file (`TaskFile`) or from several, in an order of seed and epoch (`Mixture`).
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ DRAWS = "one generator per data set"
 
 
 class Mixture:
-    """The tasks of several datasets; implements `Tasks`. Every selected row appears exactly once per epoch."""
+    """The tasks of several datasets (`DatasetTasks`). Every selected row appears exactly once per epoch."""
 
     def __init__(
         self, settings: MixtureSettings, files: DataFiles, *, agent: str | None = None, limit: int | None = None

@@ -1,4 +1,7 @@
-"""Distinguishes a turn of the model from the empty or failed response of a broken engine. These rules decide:
+"""Reads responses of engines: tells a turn of the model from the response of a broken engine, and repairs tool calls.
+
+Calls are normalised, so that clients can read them and engines accept them in the next request. These rules decide what
+a turn of the model is:
 
 1. A generation that the engine aborted (finish_reason abort, error, timeout ...; status failed, cancelled) is a failed
    attempt, regardless of its content. So is a response that reports an error, with any status and any content.

@@ -1,4 +1,7 @@
-"""Collector: runs episodes concurrently, retries failed ones, and decides when to stop."""
+"""Collector: sends rollouts to agents concurrently and stores each result.
+
+It retries failed rollouts as a whole, records what failed with the conversation so far, and decides when to stop.
+"""
 
 from __future__ import annotations
 

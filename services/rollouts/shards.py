@@ -2,9 +2,9 @@
 
 The job `--shard 2/4` of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects
 the rollouts of its share that no file of the output holds, so that jobs with another n continue where those before have
-stopped. A rollout's share is a hash of its key (`Shard` in records/rollout_keys.py). The last job to end merges the
-files (`collection.py`); `ng_merge` does it if that one was killed. Only jobs with the same n run at the same time. The
-files of earlier versions in `X_shared` are merged, too.
+stopped. A rollout's share is a hash of its key (`Shard` in records/rollout_keys.py); `collection.py` leaves the others
+out. The last job to end merges the files there; `ng_merge` does it if that one was killed. Only jobs with the same n
+run at the same time. The files of earlier versions in `X_shared` are merged, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Stack: starts and stops a run.
 
-The head runs in this process. The servers run in their own processes, or with `colocate` in this one.
+The head runs in this process. The servers run in their own processes, with `colocate` in this one, on other hosts that
+join, or under a URL that the config names.
 """
 
 from __future__ import annotations
