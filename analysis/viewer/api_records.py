@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.findings.detector import Finding
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.records.replay import Replay
 from rollyard.records.rewards import Role
@@ -146,6 +147,8 @@ class Page(Record):
     """The values of each line, in the order of `columns`; long ones are shortened."""
     snippets: tuple[Snippet | None, ...] = ()
     """What the searched text matches in each line; empty without a text search."""
+    finding: Finding | None = None
+    """The finding whose rollouts are listed, once it is known."""
 
 
 class Tokens(Record):

@@ -14,7 +14,6 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from rollyard.analysis.charts.charts import Chart
-from rollyard.analysis.findings.find import Found
 from rollyard.analysis.viewer.api_records import Attempt, Event
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.growing_index import Failed, attempt_of
@@ -49,6 +48,8 @@ class AttemptPage(Record):
     lines: list[AttemptLine]
     kinds: dict[str, int]
     """Failure kind -> number of attempts in the whole file."""
+    searched: float = 1.0
+    """Share of the file that has been examined for the finding. The page polls until it is 1."""
 
 
 class Sequel(Record):
@@ -87,8 +88,11 @@ def attempt_router(file_index: FileIndex, replays: Replays) -> APIRouter:
     ) -> Response:
         def page() -> AttemptPage:
             opened = file_index.find(run)
-            found = None if finding is None else opened.findings.named(finding)[0]
-            return attempt_page(opened, start, limit, kind, found)
+            if finding is None:
+                return attempt_page(opened, start, limit, kind)
+            found, searched = opened.findings.named(finding)
+            keys = set() if found is None else set(zip(found.task.tolist(), found.repeat.tolist(), strict=True))
+            return attempt_page(opened, start, limit, kind, keys).model_copy(update={"searched": searched})
 
         return await json_response(page)
 
@@ -103,8 +107,10 @@ def attempt_router(file_index: FileIndex, replays: Replays) -> APIRouter:
     return api
 
 
-def attempt_page(run: RunFile, start: int, limit: int, kind: str | None, found: Found | None = None) -> AttemptPage:
-    """Return failed attempts, latest first; with `found`, only those at its rollouts. Raises OSError."""
+def attempt_page(
+    run: RunFile, start: int, limit: int, kind: str | None, wanted: set[tuple[int, int]] | None = None
+) -> AttemptPage:
+    """Return failed attempts, latest first; with `wanted`, only those at these tasks and repeats. Raises OSError."""
     failed = run.attempts.failed
     counts = np.bincount(failed.kind.codes, minlength=len(failed.kind.names)).tolist()
     kinds = {name: count for name, count in zip(failed.kind.names, counts, strict=True) if count}
@@ -112,8 +118,7 @@ def attempt_page(run: RunFile, start: int, limit: int, kind: str | None, found: 
     if kind is not None:
         codes = [code for code, name in enumerate(failed.kind.names) if name == kind]
         mask &= np.isin(failed.kind.codes, codes)
-    if found is not None:
-        wanted = set(zip(found.task.tolist(), found.repeat.tolist(), strict=True))
+    if wanted is not None:
         keys = zip(failed.task.tolist(), failed.repeat.tolist(), strict=True)
         mask &= np.array([key in wanted for key in keys], bool)
     indexes = np.flatnonzero(mask)[::-1]

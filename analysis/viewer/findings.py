@@ -83,15 +83,16 @@ class RunFindings:
         found, examined = self._examined()
         return found.view(examined, self._error)
 
-    def named(self, kind: str) -> tuple[Found, float]:
-        """Return the finding of this kind, and the share of the file that has been examined for it. Raises
-        HTTPException (404) if there is none.
+    def named(self, kind: str) -> tuple[Found | None, float]:
+        """Return the finding of this kind, and the share of the file that has been examined for it.
+
+        It is None if there is none yet. Raises HTTPException (404) if there is none in the whole file.
         """
-        found, examined = self._examined()
-        for one in found.found:
-            if one.finding.kind == kind:
-                return one, examined
-        raise HTTPException(404, f"there is no finding {kind[:80]!r} in the part examined so far")
+        so_far, examined = self._examined()
+        found = next((one for one in so_far.found if one.finding.kind == kind), None)
+        if found is None and examined == 1:
+            raise HTTPException(404, f"this run has no finding {kind[:80]!r}")
+        return found, examined
 
     def now(self) -> FoundSoFar:
         """Examine the whole indexed part in the calling thread. Raises OperatorError if it cannot be read."""

@@ -130,7 +130,9 @@ class RunFile:
         page = listing.page_of(shown, len(indexes), start, searched)
         columns, cells = self.cells(listing, shown, query.columns)
         snippets = self._snippets.of(listing.table.offset[shown].tolist(), query.q)
-        return page.model_copy(update={"columns": columns, "cells": cells, "snippets": snippets})
+        found = self.findings.named(query.finding)[0] if query.finding else None
+        more = {"columns": columns, "cells": cells, "snippets": snippets, "finding": found and found.finding}
+        return page.model_copy(update=more)
 
     def select(self, query: Query) -> tuple[Listing, Indexes, float]:
         """Return the list, the indexes of the rollouts that the query selects, and the share of the file that has been
@@ -146,7 +148,7 @@ class RunFile:
         indexes, searched = listing.select(query, found, chosen), min(searched, chosen.searched)
         if query.finding:
             finding, examined = self.findings.named(query.finding)
-            indexes = indexes[np.isin(indexes, rows_of(listing.table, finding))]
+            indexes = indexes[np.isin(indexes, [] if finding is None else rows_of(listing.table, finding))]
             searched = min(searched, examined)
         return listing, indexes, searched
 

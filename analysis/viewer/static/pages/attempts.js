@@ -19,7 +19,7 @@ export function Attempts({ route: { path, query }, overview }) {
   const run = runOf(overview, path[1]);
   const start = Number(query.get('start') || 0);
   const request = changed(query, { start, limit: PAGE_LENGTH });
-  const { value, error } = useData(`runs/${run.run}/attempts?${request}`, () => (run.status?.state === 'running' ? POLL_MS : 0));
+  const { value, error } = useData(`runs/${run.run}/attempts?${request}`, (found) => (found?.searched < 1 || run.status?.state === 'running' ? POLL_MS : 0));
   const to = (changes) => go(link(path, changed(query, { start: null, ...changes })));
   const finding = query.get('finding');
   return html`
@@ -37,7 +37,7 @@ export function Attempts({ route: { path, query }, overview }) {
         <span class="soft small" role="status">${count(value.total)} failed attempts, latest first</span>
       </div>
       ${value.total === 0 ? html`<${Notice} text="No attempt has failed." />` : html`<${Table} label="Failed attempts" wide names=${NAMES}
-        left=${['kind', 'server', 'when', 'detail']} rows=${value.lines.map((line) => [
+        left=${['kind', 'server', 'when', 'detail']} keys=${value.lines.map((line) => `${line.task} ${line.repeat} ${line.attempt}`)} rows=${value.lines.map((line) => [
           html`<a href=${attemptLink(run.run, line)}>task ${line.task}, repeat ${line.repeat}</a>`, line.attempt + 1,
           html`<${Name} value=${line.kind} />`, html`<${Name} value=${line.server} />`, seconds(line.seconds),
           line.when > 0 ? new Date(line.when * 1000).toLocaleTimeString('en-GB') : '–',

@@ -1,7 +1,7 @@
 /** The rollouts of a run, filtered, sorted and paged. The address contains the entire state. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { EXPORT_VIEW, IS_EXPORT, useData } from '../data.js';
-import { count, percent } from '../formatting.js';
+import { count, percent, pluralize } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { FilterFold, Filters, ListTools } from '../parts/listtools.js';
@@ -25,8 +25,7 @@ function pathOf(run, query) {
 export function List({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
-  const isSearched = (loaded) => (loaded ? loaded.searched === 1 : !query.has('finding')); // a finding is not there before the file was examined
-  const interval = (loaded) => (!isSearched(loaded) ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
+  const interval = (loaded) => (loaded?.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
   const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval, versionOf(run));
   const list = useRef(null);
   const search = useRef(null);
@@ -73,7 +72,8 @@ export function List({ route, overview }) {
     n: () => turnPage(1), p: () => turnPage(-1), '/': () => focusField(search), e: () => (expression.current ? focusField(expression) : false),
   });
   return html`
-    <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
+    <${Breadcrumbs} name=${`Rollouts of ${run.name}`} title=${html`Rollouts of <${Name} value=${run.name} />`}
+      steps=${[['Overview', link([])], ...(query.has('finding') ? [['Findings', link(['runs', run.run, 'findings'])]] : [])]}>
       ${overview.training && html`<${StepLinks} training=${overview.training} run=${run.run} />`}
       ${!overview.training && overview.runs.length > 1 && html`<div class="row">
         <${RunSelect} label="Run" runs=${overview.runs} at=${String(run.run)} choose=${(other) => go(link(['runs', other]))} />
@@ -85,6 +85,7 @@ export function List({ route, overview }) {
     <//>
     ${loading(page, error, 'Reading …')}
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>
+      ${page.finding && html`<p><${Name} value=${page.finding.sentence} /></p>`}
       <${Summary} page=${page} run=${run} />
       <${RolloutTable} run=${run.run} page=${page} query=${query} notes=${notes.notes} />
       <${Paging} label="Pages of the list" start=${start} length=${PAGE_LENGTH} shown=${page.lines.length} total=${page.total} turn=${turnTo} />
@@ -97,7 +98,7 @@ function Summary({ page, run }) {
   const available = page.exported ?? all;
   const omitted = all - available;
   return html`<p class="soft small" role="status">
-    ${page.total === available ? `${count(available)} rollouts` : `${count(page.total)} of ${count(available)} rollouts`}
+    ${page.total === available ? pluralize(available, 'rollout') : `${count(page.total)} of ${pluralize(available, 'rollout')}`}
     ${omitted > 0 && ` in this file. The other ${count(omitted)} rollouts of the run were not exported and are neither filtered nor searched.`}
     ${page.searched < 1 && html` so far; read ${percent(page.searched, 0)} of the file${' '}
       <progress max="1" value=${page.searched} aria-label="Searched"></progress>`}

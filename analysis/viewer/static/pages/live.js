@@ -53,7 +53,7 @@ function ActiveEpisodes({ waiting, episodes, total }) {
   return html`<section class="block" aria-label="Active rollouts"><h2>Active rollouts</h2>
     ${waiting && html`<${Chart} chart=${waiting} />`}
     <${Table} label="Oldest rollouts" caption=${`Oldest rollouts ${shown.length < total ? `${shown.length} of ${count(total)}` : ''}`} wide
-      names=${['task', 'repeat', 'stage', 'server', 'turn', 'time in stage', 'age']} left=${['stage', 'server']} rows=${shown.map((one) => [
+      names=${['task', 'repeat', 'stage', 'server', 'turn', 'time in stage', 'age']} left=${['stage', 'server']} keys=${shown.map((one) => one.episode)} rows=${shown.map((one) => [
         html`<a href=${link(['live', one.agent, one.episode], { task: one.task, repeat: one.repeat })} aria-label=${`Follow task ${one.task ?? '–'}, repeat ${one.repeat ?? '–'}`}>${one.task ?? '–'}</a>`,
         one.repeat ?? '–', html`<td class=${`words ${one.stuck ? 'bad' : ''}`}>${one.stage}${one.stuck && ', stuck'}</td>`,
         html`<${Name} value=${one.server} />`, one.turn, seconds(one.stage_s), seconds(one.age_s),
@@ -62,7 +62,7 @@ function ActiveEpisodes({ waiting, episodes, total }) {
 }
 
 const Servers = ({ servers }) => html`<section class="block" aria-label="Servers"><h2>Servers</h2>
-  <${Table} label="Servers" names=${['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up']} left=${['name']} wide
+  <${Table} label="Servers" names=${['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up']} left=${['name', 'state']} wide
     rows=${servers.map((one) => [
       html`<${Name} value=${one.process_name} />`,
       html`<td class=${`words ${one.ready ? 'good' : 'bad'}`}>${one.ready ? 'ready' : one.status}${one.phase && html`: <${Name} value=${one.phase} />`}</td>`,
@@ -76,7 +76,8 @@ function RecentFailures({ collections, overview }) {
   const latest = rows.sort((a, b) => b.row.time - a.row.time).slice(0, SHOWN);
   const time = (row) => new Date(row.time * 1000).toLocaleTimeString('en-GB');
   return latest.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Failed attempts</h2>
-    <${Table} label="Failed attempts" names=${['when', 'task', 'repeat', 'kind', 'server', 'detail']} left=${['when', 'kind', 'server']} wide
+    <${Table} label="Failed attempts" names=${['when', 'task', 'repeat', 'kind', 'server', 'detail']} left=${['when', 'kind', 'server', 'detail']} wide
+      keys=${latest.map(({ row, run }) => `${run?.run} ${row._ng_task_index} ${row._ng_rollout_index} ${row._ng_attempt_index}`)}
       rows=${latest.map(({ row, run }) => [
         run ? html`<a href=${attemptLink(run.run, { task: row._ng_task_index, repeat: row._ng_rollout_index, at: row._ng_attempt_index })}>${time(row)}</a>` : time(row),
         row._ng_task_index, row._ng_rollout_index, html`<${Name} value=${row.failure_kind} />`, html`<${Name} value=${row.server} />`,

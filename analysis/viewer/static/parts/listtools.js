@@ -198,7 +198,7 @@ export function Filters({ query, page, search, change }) {
     <${Range} label="Tool calls" name="tool_calls" step="1" query=${query} change=${change} />
     <label>Task<${Field} type="number" min="0" label="Task" value=${current('task')} change=${set('task')} /></label>
     <label>Repeat<${Field} type="number" min="0" label="Repeat" value=${current('repeat')} change=${set('repeat')} /></label>
-    ${current('finding') && html`<button onClick=${() => change({ finding: null })}>Only the finding ${escapeInvisible(current('finding'))} ✕</button>`}
+    ${current('finding') && html`<button onClick=${() => change({ finding: null })}>Only the finding ${escapeInvisible(page?.finding?.title ?? current('finding'))} ✕</button>`}
     ${isFiltered && html`<button onClick=${clear}>Clear</button>`}
   </div>`;
 }

@@ -32,8 +32,9 @@ export function Breadcrumbs({ steps, title, name, children }) {
 }
 
 /** A table that scrolls sideways. The first cell of a row is its header; a cell that needs attributes is a `td` or `th` itself.
- * @param {{label: string, names: string[], left?: string[], rows: any[][], wide?: boolean, caption?: any}} props  `left`: left-aligned columns */
-export function Table({ label, names, left = [], rows, wide = false, caption = '' }) {
+ * @param {{label: string, names: string[], left?: string[], rows: any[][], keys?: any[], wide?: boolean, caption?: any}} props  `left`: left-aligned columns;
+ * `keys`: one for each row of a table whose rows move, so that a focused link stays what it is */
+export function Table({ label, names, left = [], rows, keys = [], wide = false, caption = '' }) {
   const kindOf = (at) => (left.includes(names[at]) ? 'words' : '');
   const cell = (value, at) => {
     if (value?.type === 'td' || value?.type === 'th') return value;
@@ -42,7 +43,7 @@ export function Table({ label, names, left = [], rows, wide = false, caption = '
   return html`<div class="table" tabindex="0" role="region" aria-label=${label}><table class=${wide ? 'wide' : ''}>
     ${caption && html`<caption>${caption}</caption>`}
     <thead><tr>${names.map((name, at) => html`<th scope="col" class=${kindOf(at)}>${name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>${row.map(cell)}</tr>`)}</tbody>
+    <tbody>${rows.map((row, at) => html`<tr key=${keys[at]}>${row.map(cell)}</tr>`)}</tbody>
   </table></div>`;
 }
 
