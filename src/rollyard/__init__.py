@@ -115,4 +115,29 @@ class _FormerPaths:
         return find_spec(name)
 
 
+class _FormerFolders:
+    """Gives modules that were folders before 0.2 a search path, as modules below them are searched for only then."""
+
+    NAMES = frozenset(
+        f"rollyard.{name}"
+        for name in (
+            *("resources_servers.harbor_task.dockerfile", "responses_api_models.streaming", "services.http.access"),
+            *("responses_api_models.chat_engine.token_backends", "responses_api_models.chat_engine.token_history"),
+            *("services.config.nemo_gym", "services.config.overrides", "services.config.server_code"),
+            *("services.interop.nemo_gym", "services.interop.openenv", "services.interop.ors", "testing"),
+        )
+    )
+
+    @classmethod
+    def find_spec(cls, name: str, path: list[str] | None = None, target: object = None) -> object:
+        if name not in cls.NAMES:
+            return None
+        from importlib.machinery import PathFinder
+
+        if (spec := PathFinder.find_spec(name, path)) is not None:
+            spec.submodule_search_locations = []
+        return spec
+
+
+sys.meta_path.insert(0, _FormerFolders)  # type: ignore[arg-type]
 sys.meta_path.append(_FormerPaths)  # type: ignore[arg-type]  # its type would import a module

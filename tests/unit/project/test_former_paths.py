@@ -31,9 +31,14 @@ def test_a_former_path_gives_the_module_of_today_with_a_warning(former: str, now
     assert module.__spec__ is not None and module.__spec__.name == now
 
 
-def test_the_modules_that_took_others_in_exist() -> None:
-    for now in {line.partition(":")[0] for line in TABLE.read_text().splitlines()}:
-        assert importlib.util.find_spec(f"rollyard.{now}") is not None, now
+def test_every_former_path_gives_a_module_that_exists() -> None:
+    for line in TABLE.read_text().splitlines():
+        now, *formers = line.replace(":", "").split()
+        found = importlib.util.find_spec(f"rollyard.{now}")
+        assert found is not None, now
+        for former in formers:
+            spec = importlib.util.find_spec(f"rollyard.{former}")
+            assert spec is not None and spec.origin in (found.origin, None), former  # None: an empty package
 
 
 def test_a_module_that_never_existed_is_missed_under_the_name_that_was_asked_for() -> None:
