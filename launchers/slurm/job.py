@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import replace
@@ -64,6 +64,17 @@ class JobSpec(JobOptions):
     ray_address_argument: str | None = None
     """With several nodes: the address of their Ray cluster is appended to this text, and the result to the command:
     `+ray_head_node_address=`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired_settings(cls, data: Any) -> Any:
+        """Read what versions before 0.2 wrote: a limit of the whole chain, and `worker=` instead of `shard=`."""
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key != "max_walltime_s"}
+            command = data.get("command")
+            if isinstance(command, list | tuple):
+                data["command"] = [word for word in command if not str(word).startswith("worker=")]
+        return data
 
 
 class SubmittedJob(Record):

@@ -254,7 +254,7 @@ def _expected_of(manifest: Manifest) -> Expected:
 
 def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> None:
     """Append the lines of the sources whose `name` the target does not hold yet."""
-    if not any(map(_size, sources)):
+    if not any(source.exists() for source in sources):
         return
     with closing(JsonLines(target)) as lines:
         known = {name(line) for line in lines.rows()}

@@ -86,3 +86,8 @@ def test_apptainer_runs_the_command_in_the_image() -> None:
     inside = ["apptainer", "exec", "--nv", "--bind", "/a b:/c", "an image.sif", "ray", "start"]
     assert in_container(job, "n1", None, ["ray", "start"]) == inside
     assert on_node(job, "n2", None, ["ray", "start"])[-len(inside) :] == inside
+
+
+def test_a_job_of_an_earlier_version_is_read_without_what_is_gone() -> None:
+    stored = spec().model_dump(mode="json") | {"command": ["ng_eval", "a.yaml", "worker=job-1"], "max_walltime_s": None}
+    assert JobSpec.model_validate(stored).command == ("ng_eval", "a.yaml")
