@@ -139,7 +139,7 @@ function Help({ open, close }) {
   }, [open]);
   useNavigation(close);
   return html`<dialog ref=${dialog} class="help" onClose=${close} aria-labelledby="help-title">
-    <h2 id="help-title">Keys</h2>
+    <h2 id="help-title" tabindex="-1" autofocus>Keys</h2>
     <div class="groups">${KEYS.map(([page, keys]) => html`<section>
       <h3>${page}</h3>
       <dl>${keys.map(([key, action]) => html`<div>

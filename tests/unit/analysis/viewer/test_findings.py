@@ -9,6 +9,7 @@ import pytest
 from rollyard.analysis.findings.detector import Finding
 from rollyard.analysis.findings.find import findings_of, read_signs
 from rollyard.analysis.metrics.load import load
+from rollyard.analysis.viewer.findings import ReadSoFar, RunFindings
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json
 from tests.support.finding_rows import played
@@ -48,6 +49,14 @@ def test_the_findings_are_those_of_the_report(files: FileIndex, path: Path) -> N
     report = findings_of(load(path))
     assert report is not None and examined(files) == report.findings
     assert files.runs[0].findings.view().rollouts == 30
+
+
+def test_a_finding_is_missed_only_after_the_whole_file_was_examined(tmp_path: Path) -> None:
+    path = write(tmp_path / "empty.jsonl", [])
+    nothing_read = ReadSoFar(generation=0, end=0, size=1000, attempts=0)
+    run = load(path)
+    findings = RunFindings(path, lambda: nothing_read, lambda end: run)
+    assert findings.named(EXPLOIT) == (None, 0.0)
 
 
 def test_rollouts_that_are_appended_are_examined(files: FileIndex, path: Path) -> None:
