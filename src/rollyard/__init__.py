@@ -118,14 +118,19 @@ class _FormerPaths:
 class _FormerFolders:
     """Gives modules that were folders before 0.2 a search path, as modules below them are searched for only then."""
 
-    NAMES = frozenset(
-        f"rollyard.{name}"
-        for name in (
-            *("resources_servers.harbor_task.dockerfile", "responses_api_models.streaming", "services.http.access"),
-            *("responses_api_models.chat_engine.token_backends", "responses_api_models.chat_engine.token_history"),
-            *("services.config.nemo_gym", "services.config.overrides", "services.config.server_code"),
-            *("services.interop.nemo_gym", "services.interop.openenv", "services.interop.ors", "testing"),
-        )
+    NAMES = (
+        "rollyard.resources_servers.harbor_task.dockerfile",
+        "rollyard.responses_api_models.chat_engine.token_backends",
+        "rollyard.responses_api_models.chat_engine.token_history",
+        "rollyard.responses_api_models.streaming",
+        "rollyard.services.config.nemo_gym",
+        "rollyard.services.config.overrides",
+        "rollyard.services.config.server_code",
+        "rollyard.services.http.access",
+        "rollyard.services.interop.nemo_gym",
+        "rollyard.services.interop.openenv",
+        "rollyard.services.interop.ors",
+        "rollyard.testing",
     )
 
     @classmethod
