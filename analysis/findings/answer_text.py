@@ -1,4 +1,7 @@
-"""What the text of an answer contains: its final answer, the values in it, its Python code, and the tests it names."""
+"""Reads answers for detectors: which values they state, whether they offer several, and what their code does.
+
+The code is compared with the tests that the prompt shows: programs that only repeat these do not solve the task.
+"""
 
 from __future__ import annotations
 

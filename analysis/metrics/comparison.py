@@ -1,4 +1,7 @@
-"""Compares two runs task by task."""
+"""Compares two runs task by task; also the statistics of paired differences, which run_pair.py uses.
+
+These are McNemar's test, Tango's interval, the bootstrap, Student's t, detectable effects and Holm's correction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Defines a report section: a heading with text, tables and charts. All text is plain; renderers must escape it."""
+"""The sections of a run's report, made from its profile and findings: headings with text, tables and charts.
+
+All text is plain; renderers must escape it.
+"""
 
 from __future__ import annotations
 

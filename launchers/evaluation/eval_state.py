@@ -1,4 +1,8 @@
-"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind."""
+"""The folder of an evaluation: its files, state and lock, and how other processes find, pause and stop the evaluation.
+
+`find_eval` finds one, `ControlRequests` follows the requests in its folder, `detached` runs it in the background, and
+`end_leftovers` kills the processes that a killed one has left behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""JobParameters: the hyperparameters through which a submission tells a job what to do, and which program it runs."""
+"""What a SageMaker job is told: its hyperparameters (JobParameters), and its hosts and folders (JobEnvironment).
+
+A submission writes the hyperparameters, and the container reads both. `command_of` chooses the job's program;
+`write_failure` tells SageMaker why the job failed.
+"""
 
 from __future__ import annotations
 

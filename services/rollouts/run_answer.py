@@ -1,4 +1,7 @@
-"""The wire between collector and agent: the body that `/run` returns, and the part of an unfinished conversation.
+"""The wire between collector and agent: encodes, parses and checks the body of `/run`, and cuts unfinished episodes.
+
+`parse_row` refuses a body without a finite reward, `encode_line` removes credentials from the line to be stored, and
+`shortened` fits an unfinished conversation into a limit of bytes.
 
 The large `response` of the body is stored verbatim: the agent puts it last and sends its length in a header. The
 collector then parses the body in two parts: the short part becomes a dict, to which it adds its own keys; the response

@@ -1,4 +1,4 @@
-"""Checks that a run has a token if other hosts could reach its servers."""
+"""Checks that a run has a token if other hosts could reach its servers; names the process that holds a port."""
 
 from __future__ import annotations
 
