@@ -112,17 +112,13 @@ class Collection:
 
 @contextlib.contextmanager
 def installed(revision: str) -> Iterator[Path]:
-    """Check out another commit, install it, and yield the folder of its commands.
-
-    Raises subprocess.CalledProcessError if git does not know it.
-    """
+    """Check out another commit, install it, and yield the folder of its commands. Raises BenchmarkError."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "checkout"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
+        _run_or_raise([*git, "add", "--quiet", "--detach", str(folder), revision], ROOT)
         try:
-            install = [sys.executable, "requirements/environment.py", ".venv", "--compile"]
-            subprocess.run(install, cwd=folder, check=True, capture_output=True)
+            _run_or_raise([sys.executable, "requirements/environment.py", ".venv", "--compile"], folder)
             yield folder / ".venv" / "bin"
         finally:
             subprocess.run([*git, "remove", "--force", str(folder)], check=True)
@@ -189,6 +185,12 @@ def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, li
     with output.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(command, cwd=run.folder, stdout=log, stderr=log, env=_environment())
     return Collection(process, output)
+
+
+def _run_or_raise(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchmarkError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()[-3000:]}")
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

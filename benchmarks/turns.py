@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import COMMANDS, ModelEndpoint, Run, collect, installed, model_endpoint, stack
+from benchmarks.commands import COMMANDS, BenchmarkError, ModelEndpoint, Run, collect, installed, model_endpoint, stack
 from benchmarks.tables import table, verdict
 
 TURNS = 6
@@ -204,9 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-ratio", type=float, help="with --against: exit with 1 if a median ratio is above it")
     options = parser.parse_args(arguments)
     if options.against:
-        sys.exit(
-            against(options.against, options.parallel, options.pairs, 0.2 if options.quick else 1.0, options.max_ratio)
-        )
+        scale = 0.2 if options.quick else 1.0
+        try:
+            sys.exit(against(options.against, options.parallel, options.pairs, scale, options.max_ratio))
+        except BenchmarkError as error:
+            sys.exit(str(error))
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -221,8 +221,7 @@ class Server:
         started, status = time.perf_counter(), 499
         try:
             response = await self.__respond(route, call, prepare)
-            headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
-            await send(response.status, headers, response)
+            await self.__send(response, send)
             status = response.status
         except Exception:
             status = 500
@@ -231,9 +230,9 @@ class Server:
             route.metrics.observe(status, time.perf_counter() - started)
             self.in_flight -= 1
 
-    async def __send(self, response: RawResponse, send: SendResponse) -> None:
+    def __send(self, response: RawResponse, send: SendResponse) -> Awaitable[None]:
         headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
-        await send(response.status, headers, response)
+        return send(response.status, headers, response)
 
     async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
         self.requests += 1

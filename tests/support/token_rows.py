@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from typing import Any
 
 from rollyard.records.types import Json
-
-WORDS = (" the", " box", " moves", " up", " left", " wall", ",", ".", " because", " so", " I", " try", "\n", " then")
 
 
 def call_item(
@@ -66,27 +63,6 @@ def token_row(task: int, repeat: int, calls: Sequence[Json], reward: float = 1.0
         "_ng_rollout_index": repeat,
         **more,
     }
-
-
-def random_token_rows(
-    tasks: int, repeats: int, *, seed: int = 0, drift: float = 0.0, with_texts: bool = True
-) -> list[Json]:
-    """Rollouts of a policy that is less sure late in an answer and in late turns. `drift` makes ` because` frequent."""
-    rng = random.Random(seed)
-    rows = []
-    for task in range(tasks):
-        for repeat in range(repeats):
-            calls = []
-            for turn in range(rng.randrange(1, 5)):
-                texts, values = [], []
-                for place in range(rng.randrange(5, 60)):
-                    texts.append(" because" if rng.random() < drift else rng.choice(WORDS))
-                    unsure = 0.02 + 0.01 * place + 0.05 * turn
-                    values.append(-rng.expovariate(1 / unsure) if rng.random() < 0.95 else -rng.uniform(3, 9))
-                version = f"step_{(task * repeats + repeat) // 10}"
-                calls.append(call_item(texts, values, version=version, with_texts=with_texts))
-            rows.append(token_row(task, repeat, calls, float(rng.random() < 0.5)))
-    return rows
 
 
 def alternatives(chosen: str, share: float) -> tuple[str, float, list[tuple[str, float]]]:

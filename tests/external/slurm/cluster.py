@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -115,12 +114,6 @@ class Cluster:
         done = subprocess.run(command, env=self.environment, timeout=deadline_s(), check=False, **streams)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return str(done.stdout)
-
-    def final_states(self, job_id: str) -> list[str]:
-        """The states in which runs of a job ended, from the job completion file, which is never purged."""
-        log = self.folder / "log" / "jobcomp.log"
-        text = log.read_text() if log.exists() else ""
-        return re.findall(rf"^JobId={job_id} .*?JobState=(\S+)", text, re.MULTILINE)
 
     def stop(self) -> None:
         """End the daemons and every process of their jobs."""

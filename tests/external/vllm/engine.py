@@ -91,12 +91,6 @@ class Engine:
                 run(start.end())
                 run(transport.close())
 
-    def healthy(self) -> bool:
-        try:
-            return self.client.get("/health").status_code == 200
-        except httpx.TransportError:
-            return False
-
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = self.client.post(path, json=body)
         assert answer.status_code == 200, answer.text
