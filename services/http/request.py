@@ -108,6 +108,17 @@ class RawResponse:
 
 
 Handler = Callable[[RawRequest], Awaitable[bytes | RawResponse]]
+Headers = list[tuple[bytes, bytes]]
+SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
+"""Sends the status and headers, and the body or stream of the response."""
+
+
+def header_lines(headers: Headers) -> bytes:
+    """Return the header lines of a response. Raises ValueError if one contains a line break."""
+    lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:
+        raise ValueError(f"a header of the response contains a line break: {headers}")
+    return lines
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -34,16 +34,17 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.listener import Headers, SendResponse
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
     Handler,
+    Headers,
     HttpResponse,
     RawRequest,
     RawResponse,
     Receive,
     Scope,
     Send,
+    SendResponse,
     SentHeaders,
     cancel_on_disconnect,
     problem_response,
@@ -178,10 +179,14 @@ class Server:
             finally:
                 self.in_flight -= 1
 
-    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
-        """Return whether a POST ends if its caller disconnects; None if it is rejected or its path has no hot route."""
-        route = self.__routes.get(scope["path"], self.__rest)
-        return None if route is None or self.__rejection(headers, scope) else route.cancellable
+    def cancellable(self, path: str) -> bool | None:
+        """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
+        route = self.__routes.get(path, self.__rest)
+        return None if route is None else route.cancellable
+
+    def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request from outside this process may be served; `__call__` rejects any other."""
+        return self.__rejection(headers, scope) is None
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
@@ -189,12 +194,20 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
+    async def answer(self, call: RawRequest, send: SendResponse) -> bool:
+        """Respond to a POST to a hot route, or reject it. Returns False if its path has none."""
+        route = self.__routes.get(call.path, self.__rest)
+        if route is None:
+            return False
+        if rejection := self.__rejection(call.headers):
+            await self.__reject(call.path, rejection, send)
+        else:
+            await self.__exchange(route, call, send)
+        return True
+
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
-        route = self.__routes.get(path, self.__rest)
-        if route is None:
-            return None
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
         found: list[HttpResponse] = []
 
@@ -206,11 +219,8 @@ class Server:
             cookies = tuple(value for name, value in pairs if name == "set-cookie")
             found.append(HttpResponse(status, dict(pairs), response.body, cookies))
 
-        if rejection := self.__rejection(given):
-            await self.__reject(path, rejection, keep)
-        else:
-            await self.__exchange(route, RawRequest(path, given, body, query.encode()), keep)
-        return found[0]
+        await self.answer(RawRequest(path, given, body, query.encode()), keep)
+        return found[0] if found else None
 
     async def __exchange(
         self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
