@@ -422,6 +422,7 @@ class ServedChannel(FrameProtocol):
         """Write the response. Raises ValueError for a header that HTTP does not allow."""
         body = response.body
         if response.stream is not None:
+            self._tasks[number] = self._tasks[number][0], True
             async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
                 body = b"".join([piece async for piece in pieces])
         self.write(number, RESPONSE, status, header_lines(headers), body)

@@ -86,6 +86,11 @@ def bind(host: str, port: int) -> socket.socket:
 class HotApp(ChannelApp, Protocol):
     """An app with routes that are served without ASGI messages, which take half of the time of a short request."""
 
+    @property
+    def run_header(self) -> tuple[bytes, bytes]:
+        """The header that all responses of this run's servers carry."""
+        ...
+
     def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request may be served; ASGI rejects any other."""
         ...
@@ -484,8 +489,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # for a handler that still reads the body
             self.cycle.message_event.set()
         response = problem_response(to_problem(failure, self._listener.server, ""))
-        headers = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        head = STATUS_LINE[response.status] + headers % (response.content_type, len(response.body))
+        headers = [(b"content-type", response.content_type), (b"connection", b"close")]
+        headers += [] if self._listener.app is None else [self._listener.app.run_header]
+        headers += [pair for pair in self.headers or () if pair[0] == REQUEST_HEADER.encode()]
+        length = b"content-length: %d\r\n\r\n" % len(response.body)
+        head = STATUS_LINE[response.status] + header_lines(headers) + length
         self.transport.write(head + response.body)
         self.flow.resume_reading()
         if self.transport.can_write_eof():

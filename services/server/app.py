@@ -105,7 +105,7 @@ class Server:
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
-        self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
         rules = context.keys.access
@@ -241,7 +241,7 @@ class Server:
             self.in_flight -= 1
 
     def __send(self, response: RawResponse, send: SendResponse) -> Awaitable[None]:
-        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+        headers = [(b"content-type", response.content_type), self.run_header, *response.headers]
         return send(response.status, headers, response)
 
     async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
@@ -257,7 +257,7 @@ class Server:
         """
         if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
             return failure
-        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
+        if (run_id := headers.get(b"x-rollyard-run", self.run_header[1])) != self.run_header[1]:
             detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
@@ -326,7 +326,7 @@ class Server:
         async def send_with_run_header(message: Any) -> None:
             nonlocal complete, status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], self.__run_header]
+                message["headers"] = [*message["headers"], self.run_header]
                 status = message["status"]
             complete = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
