@@ -147,6 +147,7 @@ class FrameProtocol(asyncio.Protocol):
 
 class _Call:
     __slots__ = ("pending", "sent", "timer", "until")
+    timer: asyncio.TimerHandle
 
     def __init__(self, pending: asyncio.Future[HttpResponse | None], sent: float, until: float) -> None:
         self.pending = pending
@@ -321,11 +322,11 @@ class Channels:
 class ChannelApp(Protocol):
     """A server that responds to the requests of channels."""
 
-    def cancellable(self, path: str) -> bool | None:
+    def is_cancellable(self, path: str) -> bool | None:
         """Return whether a POST ends if its caller no longer waits; None if its path has no hot route."""
         ...
 
-    async def answer(self, call: RawRequest, send: SendResponse) -> bool:
+    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
         """Respond to a POST to a hot route, or reject it; return False for any other."""
         ...
 
@@ -388,7 +389,7 @@ class ServedChannel(FrameProtocol):
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)
         task = self._loop.create_task(self._serve(number, RawRequest(path, headers, body, query)))
-        self._tasks[number] = task, bool(self._app.cancellable(path))
+        self._tasks[number] = task, bool(self._app.is_cancellable(path))
         self._all_tasks.add(task)
         task.add_done_callback(partial(self._end, number, len(body)))
 
@@ -409,7 +410,7 @@ class ServedChannel(FrameProtocol):
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
-            if not await self._app.answer(call, partial(self._send, number)):
+            if not await self._app.serve_channel(call, partial(self._send, number)):
                 self.write(number, NOT_SERVED)
         except asyncio.CancelledError:
             if number not in self._unwanted:

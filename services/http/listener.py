@@ -402,7 +402,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return None
         path, _, query = self.url.partition(b"#")[0].partition(b"?")
         self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
-        cancellable = app.cancellable(self.scope["path"])
+        cancellable = app.is_cancellable(self.scope["path"])
         if cancellable is None or not app.admits(self.scope, headers):  # type: ignore[arg-type]
             return None
         return Exchange(RawRequest(self.scope["path"], headers, b"", query), cancellable)

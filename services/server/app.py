@@ -179,7 +179,7 @@ class Server:
             finally:
                 self.in_flight -= 1
 
-    def cancellable(self, path: str) -> bool | None:
+    def is_cancellable(self, path: str) -> bool | None:
         """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
         route = self.__routes.get(path, self.__rest)
         return None if route is None else route.cancellable
@@ -194,7 +194,7 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
-    async def answer(self, call: RawRequest, send: SendResponse) -> bool:
+    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
         """Respond to a POST to a hot route, or reject it. Returns False if its path has none."""
         route = self.__routes.get(call.path, self.__rest)
         if route is None:
@@ -219,7 +219,7 @@ class Server:
             cookies = tuple(value for name, value in pairs if name == "set-cookie")
             found.append(HttpResponse(status, dict(pairs), response.body, cookies))
 
-        await self.answer(RawRequest(path, given, body, query.encode()), keep)
+        await self.serve_channel(RawRequest(path, given, body, query.encode()), keep)
         return found[0] if found else None
 
     async def __exchange(

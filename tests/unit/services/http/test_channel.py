@@ -14,7 +14,7 @@ from rollyard.services.http.channel import FRAME, MAX_REQUEST_BYTES, REQUEST, Ch
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.connection_pool import InvalidResponse
 from rollyard.services.http.listener import ListenerLimits, bind
-from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, make_client, make_server
@@ -56,7 +56,7 @@ class Handlers:
 async def served(
     handlers: Handlers, bounds: ListenerLimits | None = None, keys: Keys = KEYS
 ) -> AsyncIterator[HostedServer]:
-    routes = {"/echo": handlers.echo, "/torn": handlers.torn, "/stream": handlers.stream, "/work": handlers.wait}
+    routes: dict[str, Handler] = {"/echo": handlers.echo, "/torn": handlers.torn, "/stream": handlers.stream, "/work": handlers.wait}
     server = make_server("env", keys=keys, routes=routes, cancellable={"/wait": handlers.wait})
     hosted = HostedServer(server, bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
