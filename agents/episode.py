@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeGuard, cast
+from typing import Annotated, Any, NamedTuple, TypeGuard, cast
 
 import orjson
 from fastapi import Query, responses
@@ -60,8 +60,7 @@ ABSENT = (404, 405, 501)
 _REJECTED = (400, 413, 422)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTurn:
+class ModelTurn(NamedTuple):
     response: Response
     ended: FinishReason | None = None
     """Set if the model could not be called because the conversation no longer fits into its context."""

@@ -87,7 +87,7 @@ def response_bytes(body: bytes) -> bytes:
 
 
 def encode_request(request: Json | list[Json]) -> bytes:
-    """Encode a request, or a part of one. Raises Failure bad_request if it cannot be encoded, e.g. because it is nested too deeply."""
+    """Encode a request, or a part of one. Raises Failure bad_request if that fails, e.g. for one nested too deeply."""
     try:
         return orjson.dumps(request)
     except TypeError as error:

@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
@@ -79,8 +80,7 @@ class InvalidHeader(ValueError):
     """Raised when a request header contains characters that HTTP does not allow."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     """A complete response. Lookups in `headers` ignore case; those of apps in this process are lower-case."""
 
     status: int
@@ -93,6 +93,11 @@ class HttpResponse:
     def succeeded(self) -> bool:
         """True for a 2xx status, except 206: nobody asked for a part of the answer."""
         return 200 <= self.status < 300 and self.status != 206
+
+    @classmethod
+    def of(cls, status: int, headers: CIMultiDict[str] | CIMultiDictProxy[str], body: bytes) -> HttpResponse:
+        """Create a response that was received over a socket."""
+        return cls(status, headers, body, tuple(headers.getall("Set-Cookie", ())))
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
@@ -168,10 +167,8 @@ class HttpTransport:
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
                 if RUN_HEADER in headers and method == "POST":
                     return await self._send_in_run(target, body, headers, timeout_s)
-                response = await self._pool.send(method, target, body, headers, timeout_s, self._echo(headers))
-            else:
-                response = await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
-            return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
+                return await self._pool.send(method, target, body, headers, timeout_s, self._echo(headers))
+            return await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
         except Exception as error:
             if failure := self._failure(error, url, timeout_s):
                 raise failure from error
@@ -188,7 +185,7 @@ class HttpTransport:
         response = await self._pool.send("POST", target, body, headers, timeout_s, self._echo(headers))
         if OFFER in response.headers:
             self._channels.open_later(target, headers)
-        return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
+        return response
 
     def _echo(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """Return what responses of the run's servers carry: the run's header, and the id of the request."""
@@ -219,7 +216,7 @@ class HttpTransport:
             finally:
                 await received.aclose()
 
-        head = HttpResponse(status, response_headers, b"", _cookies(response_headers))
+        head = HttpResponse.of(status, response_headers, b"")
         return head, ResponseBody(chunks(), received.close)
 
     async def close(self) -> None:
@@ -247,10 +244,6 @@ class HttpTransport:
 def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
     """Create a transport for engines and hosted APIs, with proxies from environment variables and tighter limits."""
     return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag)
-
-
-def _cookies(headers: CIMultiDict[str] | CIMultiDictProxy[str]) -> tuple[str, ...]:
-    return tuple(headers.getall("Set-Cookie", ()))
 
 
 def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:

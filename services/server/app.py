@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -215,9 +215,8 @@ class Server:
             if response.stream is not None:
                 async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
                     response.body = b"".join([piece async for piece in pieces])
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-            cookies = tuple(value for name, value in pairs if name == "set-cookie")
-            found.append(HttpResponse(status, dict(pairs), response.body, cookies))
+            received, cookies = _as_received(tuple(headers))
+            found.append(HttpResponse(status, received, response.body, cookies))
 
         await self.serve_channel(RawRequest(path, given, body, query.encode()), keep)
         return found[0] if found else None
@@ -376,6 +375,13 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+@lru_cache(maxsize=1024)
+def _as_received(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the headers and the cookies of a response as a caller in this process receives them."""
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    return dict(pairs), tuple(value for name, value in pairs if name == "set-cookie")
 
 
 async def _send_asgi(send: Send, status: int, headers: Headers, response: RawResponse) -> None:

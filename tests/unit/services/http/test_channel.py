@@ -56,7 +56,12 @@ class Handlers:
 async def served(
     handlers: Handlers, bounds: ListenerLimits | None = None, keys: Keys = KEYS
 ) -> AsyncIterator[HostedServer]:
-    routes: dict[str, Handler] = {"/echo": handlers.echo, "/torn": handlers.torn, "/stream": handlers.stream, "/work": handlers.wait}
+    routes: dict[str, Handler] = {
+        "/echo": handlers.echo,
+        "/torn": handlers.torn,
+        "/stream": handlers.stream,
+        "/work": handlers.wait,
+    }
     server = make_server("env", keys=keys, routes=routes, cancellable={"/wait": handlers.wait})
     hosted = HostedServer(server, bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
