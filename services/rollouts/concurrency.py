@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from pydantic import ValidationError
 from rollyard.records.activity import LOAD_PATH, ModelLoad, summed
 from rollyard.records.errors import Failure
 from rollyard.services.http.client import ServerClient
+from rollyard.services.runtime.process_setup import free_memory_share
 
 START = 16
 """The first limit. Starting too low costs seconds, too high a queue that takes an episode to drain."""
@@ -57,6 +59,9 @@ HOLD_S, MAX_HOLD_S = 30.0, 240.0
 HOLD_CALLS = 20
 """A limit stays settled for HOLD_S seconds, doubled each time, and HOLD_CALLS calls per rollout."""
 READ_S = 2.0
+ENOUGH_MEMORY, LITTLE_MEMORY = 0.1, 0.05
+"""Shares of the host's memory: with less than the first free, the limit does not rise; with less than the second, it
+falls."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +260,13 @@ def _needed(before: int, now: int) -> float:
 
 def _overloads(load: ModelLoad) -> int:
     return load.rejected + (load.engine.preemptions if load.engine else 0)
+
+
+def most_for_memory(limit: int) -> int:
+    """Return how many rollouts this host's memory allows, if `limit` are in flight now."""
+    if (free := free_memory_share()) >= ENOUGH_MEMORY:
+        return sys.maxsize
+    return limit if free >= LITTLE_MEMORY else max(1, limit * 9 // 10)
 
 
 class LoadReader:

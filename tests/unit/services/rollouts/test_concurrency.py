@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pytest
-
 from rollyard.records.activity import EngineLoad, ModelLoad
 from rollyard.services.rollouts.concurrency import Concurrency
 
