@@ -55,9 +55,8 @@ COLLAPSE = 0.5
 MIN_CALLS, MAX_CALLS = 8, 8
 """Finished calls of a measurement: at least MIN_CALLS and one per rollout in flight, and at most MAX_CALLS of these."""
 MIN_SAMPLES, MAX_SAMPLES = 2, 5
-HOLD_S, MAX_HOLD_S = 30.0, 240.0
-HOLD_CALLS = 20
-"""A limit stays settled for HOLD_S seconds, doubled each time, and HOLD_CALLS calls per rollout."""
+HOLD_S, HOLD_CALLS, MAX_HOLDS = 30.0, 10, 16
+"""A limit stays settled for HOLD_S seconds and HOLD_CALLS calls per rollout, then twice as long, up to MAX_HOLDS."""
 READ_S = 2.0
 ENOUGH_MEMORY, LITTLE_MEMORY = 0.1, 0.05
 """Shares of the host's memory: with less than the first free, the limit does not rise; with less than the second, it
@@ -102,7 +101,7 @@ class Concurrency:
         self._finest = FINEST
         self._held_until: float | None = None
         """While the limit is settled: when to try a step again."""
-        self._hold_s = HOLD_S
+        self._holds = 1
         self._window: _Window | None = None
         self._now = 0.0
         self._moved_at: int | None = None
@@ -157,18 +156,22 @@ class Concurrency:
     def _measured(self, window: _Window, load: ModelLoad) -> Measured | None:
         """Return the throughput at this limit, or None if it is not yet certain enough."""
         calls, failed = load.finished - window.first.finished, load.failed - window.first.failed
-        if calls < max(MIN_CALLS, self.limit) or window.samples < MIN_SAMPLES:
-            return None
-        self._cycle_s = (self._now - window.started) * self.limit / calls
+        best, elapsed_s, enough = self._best, self._now - window.started, max(MIN_CALLS, self.limit)
+        if calls < enough or window.samples < MIN_SAMPLES:
+            has_collapsed = best is not None and elapsed_s * best.rate * COLLAPSE > enough
+            return Measured(self.limit, (calls - failed) / elapsed_s, calls) if has_collapsed else None
+        self._cycle_s = elapsed_s * self.limit / calls
         latency_s = (load.seconds - window.first.seconds) / calls
-        rate = window.in_flight / window.samples / max(latency_s, 1e-6) * (1 - failed / calls)
-        measured = Measured(self.limit, rate, calls)
+        # Little's law errs where the number in flight varies, and the count where calls end together.
+        rate = (window.in_flight / window.samples / max(latency_s, 1e-6) + calls / elapsed_s) / 2
+        measured = Measured(self.limit, rate * (1 - failed / calls), calls)
         if window.samples >= MAX_SAMPLES and calls >= MAX_CALLS * self.limit:
             return measured
-        best = self._best
-        if best is None or self.settled or not rate or not best.rate or best.limit == self.limit:
-            return None if self.settled else measured
-        margin = math.log(rate / best.rate) - math.log(_needed(best.limit, self.limit))
+        if self.settled and best is not None and measured.rate > DROP * best.rate:
+            return None
+        if best is None or not measured.rate or not best.rate or best.limit == self.limit:
+            return measured
+        margin = math.log(measured.rate / best.rate) - math.log(_needed(best.limit, self.limit))
         return measured if abs(margin) > 2 * math.sqrt(1 / calls + 1 / best.calls) else None
 
     def _has_collapsed(self, best: Measured, calls: int) -> bool:
@@ -178,13 +181,17 @@ class Concurrency:
 
     def _decide(self, measured: Measured, window: _Window, share: float, most: int) -> None:
         best, limit = self._best, measured.limit
-        if self._held_until is not None and best is not None:
-            dropped = measured.rate < DROP * best.rate
-            if self._now < self._held_until and not dropped:
+        if best is not None and best.limit == limit and measured.rate < DROP * best.rate:
+            # Congested, or a slower workload: after a fresh measurement, a lower limit shows which, then a higher one.
+            self._failed, self._down_checked, self._held_until = math.ceil(STEP * limit), False, None
+            self._step, self._finest, self._holds = STEP, FINEST, 1
+            self._best = None
+            return
+        elif self._held_until is not None:
+            if self._now < self._held_until:
                 return
-            self._hold_s = HOLD_S if dropped else min(2 * self._hold_s, MAX_HOLD_S)
-            self._held_until, self._best, self._failed = None, None, None
-            self._step, self._finest, self._down_checked = STEP, STEP + 0.05, not dropped
+            self._failed, self._down_checked, self._held_until = None, True, None
+            self._step, self._finest, self._holds = STEP, STEP + 0.05, min(2 * self._holds, MAX_HOLDS)
             best = None
         running, waiting = window.running / window.samples, window.waiting / window.samples
         kv_cache_usage = window.kv_cache_usage / window.samples
@@ -200,7 +207,7 @@ class Concurrency:
             elif best is not None and limit > best.limit:
                 self._down_checked = True
                 steep = measured.rate > best.rate * (limit / best.limit) ** STEEP
-                self._step, self._hold_s = min(LEAP, self._step**2) if steep else STEP, HOLD_S
+                self._step, self._holds = min(LEAP, self._step**2) if steep else STEP, 1
             self._best, self._background = measured, share
         elif limit > best.limit:
             self._refuse()
@@ -236,7 +243,7 @@ class Concurrency:
 
     def _hold(self, limit: int) -> None:
         self._move(limit)
-        self._held_until = self._now + max(self._hold_s, HOLD_CALLS * self._cycle_s)
+        self._held_until = self._now + self._holds * max(HOLD_S, HOLD_CALLS * self._cycle_s)
 
     def _cut(self) -> None:
         best, limit = self._best, self.limit

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from rollyard.records.activity import EngineLoad, ModelLoad
 from rollyard.services.rollouts.concurrency import Concurrency
 
@@ -69,7 +71,7 @@ class Engine:
             crowd = max(1.0, (self.served + len(self.queue)) / self.most)
             if crowd > 1 and self.reports:
                 self.preemptions += 1
-            took = self.latency_s * crowd**2 * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
+            took = self.latency_s * crowd * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
             self.at(self.now + took, lambda started=started, turns=turns: self.end(started, turns))  # type: ignore[misc]
 
     def end(self, started: float, turns: int) -> None:
@@ -120,3 +122,81 @@ def best_by_hand(make: Callable[[], Engine], seconds: float = 240) -> float:
         engine.run(seconds, limit)
         rates.append((engine.finished - before) / (seconds / 2))
     return max(rates)
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "long calls": lambda: Engine(48, 96, latency_s=10),
+    "short calls": lambda: Engine(48, 96, latency_s=0.5, think_s=0.05),
+    "calls of equal length": lambda: Engine(48, 96, jitter=0),
+    "calls of very different lengths": lambda: Engine(48, 96, jitter=1),
+    "slow environments": lambda: Engine(48, 96, think_s=6),
+    "a large engine": lambda: Engine(200),
+    "fewer calls than the first limit": lambda: Engine(8, 12),
+    "an endpoint that rejects calls": lambda: Engine(80, rejects_above=90),
+    "an engine with metrics": lambda: Engine(48, 96, reports=True),
+    "a large engine with metrics": lambda: Engine(200, 260, reports=True),
+}
+
+
+@pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
+def test_the_throughput_is_within_five_percent_of_the_best_limit_set_by_hand(make: Callable[[], Engine]) -> None:
+    seconds = max(400 * (make().latency_s + make().think_s), 600)
+    assert collect(make(), Concurrency(4096), seconds) > 0.95 * best_by_hand(make, seconds / 4)
+
+
+def test_rejected_calls_cut_the_limit_until_calls_are_accepted() -> None:
+    engine, controller = Engine(200, latency_s=1.0), Concurrency(4096)
+    collect(engine, controller, 300)
+    before = controller.limit
+    engine.rejects_above = 150
+    collect(engine, controller, 5)
+    assert controller.limit < 0.9 * before
+    collect(engine, controller, 60)
+    assert controller.limit < 1.5 * engine.rejects_above
+
+
+def test_rejections_that_have_nothing_to_do_with_the_load_do_not_cut_the_limit() -> None:
+    assert collect(Engine(80, 160, faults=0.05), Concurrency(4096), 600) > 0.95 * 80 / 2
+
+
+def test_the_limit_follows_the_capacity() -> None:
+    engine, controller = Engine(32, 64), Concurrency(4096)
+    assert collect(engine, controller, 400) > 0.95 * 32 / 2
+    small = controller.limit
+    engine.capacity, engine.most = 128, 256
+    assert collect(engine, controller, 800) > 0.95 * 128 / 2
+    large = controller.limit
+    engine.capacity, engine.most = 32, 64
+    assert collect(engine, controller, 1200) > 0.95 * 32 / 2
+    assert small < large > controller.limit
+
+
+def test_calls_that_would_only_wait_in_the_engine_are_not_sent() -> None:
+    controller = Concurrency(4096)
+    collect(Engine(8, think_s=0.0, reports=True), controller, 120)
+    assert 8 <= controller.limit <= 12 and "waited" in controller.why
+
+
+def test_a_full_kv_cache_stops_the_growth() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        engine = EngineLoad(running=16, kv_cache_usage=0.97)
+        controller.update(
+            second, ModelLoad(finished=16 * second, seconds=16.0 * second, in_flight=16, engine=engine), 16
+        )
+    assert controller.limit == 16 and "KV cache" in controller.why
+
+
+def test_without_more_rollouts_the_limit_does_not_grow() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        controller.update(second, ModelLoad(finished=10 * second, seconds=10.0 * second, in_flight=10), 10)
+    assert controller.limit == 16
+
+
+def test_the_limit_stays_within_what_files_and_memory_allow() -> None:
+    engine, controller = Engine(500), Concurrency(100)
+    collect(engine, controller, 120)
+    assert controller.limit == 100
+    controller.update(engine.now + 1, engine.load(), 100, most=40)
+    assert controller.limit == 40
