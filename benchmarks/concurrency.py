@@ -39,7 +39,8 @@ class Throughput:
 
 
 def measured(run: Run, script: ModelEndpoint, parallel: int | str, seconds: float) -> Throughput:
-    rollouts = round(seconds * CAPACITY / LATENCY_S / TURNS / workloads.REPEATS) * workloads.REPEATS
+    at_once = CAPACITY if parallel == "auto" else min(int(parallel), CAPACITY)
+    rollouts = round(seconds * at_once / LATENCY_S / TURNS / workloads.REPEATS) * workloads.REPEATS
     calls = rollouts * TURNS
     rows = workloads.sokoban_rows(run.folder / f"rows{parallel}.jsonl", rollouts, seed=rollouts, turns=TURNS)
     before, started = script.stats()[0], time.monotonic()
