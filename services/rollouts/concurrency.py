@@ -1,17 +1,16 @@
 """Finds the number of concurrent rollouts: `Concurrency` decides, about once a second, from what `LoadReader` reads.
 
-The throughput of model calls is measured at one limit after another. The limit doubles while that is worth it, then
-approaches the point where it stops to be; there it stays, and now and then a step up is tried again. Throughput is
-calls in flight divided by their mean latency (Little's law), which needs few finished calls.
+The throughput of model calls is measured at one limit after another. The limit doubles while the throughput rises by
+at least 5 %, then approaches the highest one that is worth it and stays there. Now and then a step up is tried again,
+and a step down if the throughput has fallen. Three things end a step early:
 
-    worth it         a throughput that rises by 5 % if the limit doubles, or that rises at a lower limit
     overload         rejected calls (429, 503), timeouts and preemptions: back to the last good limit, or to 0.7 of
                      this one
-    saturation       engines report a queue or a full KV cache: more calls would only wait, so the limit is what the
-                     engines run, and a tenth more
+    saturation       engines report a queue or a full KV cache: the limit is lowered by the calls that only wait
     bounds           open files, memory, and the number of rollouts that are left
 
-Nothing here changes what is measured, so a resumed collection may use another number.
+A measurement begins after every rollout has made a call at the new limit, and takes another one of each or more, until
+the difference is certain. Times are therefore counted in calls, which last from milliseconds to minutes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ MIN_CALLS, MAX_CALLS = 8, 8
 MIN_SAMPLES, MAX_SAMPLES = 2, 5
 HOLD_S, HOLD_CALLS, MAX_HOLDS = 30.0, 10, 16
 """A limit stays settled for HOLD_S seconds and HOLD_CALLS calls per rollout, then twice as long, up to MAX_HOLDS."""
-READ_S = 2.0
+READ_S = 5.0
 ENOUGH_MEMORY, LITTLE_MEMORY = 0.1, 0.05
 """Shares of the host's memory: with less than the first free, the limit does not rise; with less than the second, it
 falls."""
@@ -88,7 +87,7 @@ class Concurrency:
     """Returns the limit for the next second. It has no clock and reads nothing itself."""
 
     def __init__(self, most: int, start: int = START) -> None:
-        self._most = most
+        self._most = self._bound = most
         self.limit = max(1, min(start, most))
         self.why = "the rollouts are too few to measure more"
         """Why the limit is not higher."""
@@ -119,9 +118,9 @@ class Concurrency:
     def update(self, now: float, load: ModelLoad, in_flight: int, most: int | None = None) -> int:
         """Take one sample and return the limit. `in_flight`: rollouts in flight. `most`: what memory allows now."""
         self._now = now
-        most = self._most if most is None else min(self._most, most)
-        if self.limit > most:
-            self._move(most)
+        self._bound = self._most if most is None else min(self._most, most)
+        if self.limit > self._bound:
+            self._move(self._bound)
         window = self._window
         if window is None:
             if self._moved_at is None or in_flight > 1.05 * self.limit + 1:
@@ -142,7 +141,7 @@ class Concurrency:
             self._cut()
         elif (measured := self._measured(window, load)) is not None:
             self._window = None
-            self._decide(measured, window, share, most)
+            self._decide(measured, window, share)
         return self.limit
 
     def _add(self, window: _Window, load: ModelLoad) -> None:
@@ -179,7 +178,7 @@ class Concurrency:
         expected = best.rate * (self._now - self._moved_s)
         return self.limit > best.limit and expected >= max(best.limit, MIN_CALLS) and calls < COLLAPSE * expected
 
-    def _decide(self, measured: Measured, window: _Window, share: float, most: int) -> None:
+    def _decide(self, measured: Measured, window: _Window, share: float) -> None:
         best, limit = self._best, measured.limit
         if best is not None and best.limit == limit and measured.rate < DROP * best.rate:
             # Congested, or a slower workload: after a fresh measurement, a lower limit shows which, then a higher one.
@@ -187,7 +186,7 @@ class Concurrency:
             self._step, self._finest, self._holds = STEP, FINEST, 1
             self._best = None
             return
-        elif self._held_until is not None:
+        if self._held_until is not None:
             if self._now < self._held_until:
                 return
             self._failed, self._down_checked, self._held_until = None, True, None
@@ -217,16 +216,16 @@ class Concurrency:
             self.why = f"at {limit}, the engines' KV cache was {kv_cache_usage:.0%} full"
             self._hold(limit)
         else:
-            self._search(most)
+            self._search()
 
     def _refuse(self) -> None:
         self._failed, self.why = self.limit, f"at {self.limit}, the throughput was not worth it"
 
-    def _search(self, most: int) -> None:
+    def _search(self) -> None:
         best = self._best
         assert best is not None
         if self._failed is None:
-            candidate = min(math.ceil(self._step * best.limit), most)
+            candidate = min(math.ceil(self._step * best.limit), self._bound)
             if candidate > best.limit:
                 self._move(candidate)
             else:
@@ -256,7 +255,7 @@ class Concurrency:
             self._move(max(1, int(CUT * limit)))
 
     def _move(self, limit: int) -> None:
-        self._window = None
+        self._window, limit = None, min(limit, self._bound)
         if limit != self.limit:
             self.limit, self._moved_at = limit, None
 
