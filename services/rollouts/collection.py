@@ -25,7 +25,6 @@ from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
-from rollyard.services.rollouts.concurrency import LoadReader
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
     Merged,
@@ -234,6 +233,8 @@ class OpenCollection:
 
     async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
         """Return how to read the load of the model servers, or None if none of them reports it."""
+        from rollyard.services.rollouts.concurrency import LoadReader  # most collections do not need it
+
         directory = await self._stack.client.book.current()
         reached = reachable(self._tasks.agents, directory.references)
         models = [name for name in sorted(reached) if directory.families.get(name) == "responses_api_models"]

@@ -11,7 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from pydantic import ValidationError
@@ -32,10 +32,13 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
-from rollyard.services.rollouts.concurrency import Concurrency, most_for_memory
 from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
+from rollyard.services.runtime.process_setup import free_memory_share
+
+if TYPE_CHECKING:
+    from rollyard.services.rollouts.concurrency import Concurrency
 
 STATUS_EVERY_S = 1.0
 CONTROL_EVERY_S = 1.0
@@ -132,6 +135,8 @@ class Collector:
         heartbeat = asyncio.create_task(self._heartbeat())
         control: asyncio.Task[None] | None = None
         if self._limits.parallel is None:
+            from rollyard.services.rollouts.concurrency import Concurrency  # most collections do not need it
+
             controller = Concurrency(self._limits.most_parallel)
             self._parallel = controller.limit
             control = asyncio.create_task(self._control(controller))
@@ -208,7 +213,7 @@ class Collector:
             load = progress.load() if self._read_load is None else await self._read_load()
             if load is None or self._draining.is_set():
                 continue
-            self._parallel = controller.update(loop.time(), load, progress.in_flight, most_for_memory(self._parallel))
+            self._parallel = controller.update(loop.time(), load, progress.in_flight, free_memory_share())
             if not self._is_exhausted:
                 self._start_workers()
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -27,7 +26,6 @@ from pydantic import ValidationError
 from rollyard.records.activity import LOAD_PATH, ModelLoad, summed
 from rollyard.records.errors import Failure
 from rollyard.services.http.client import ServerClient
-from rollyard.services.runtime.process_setup import free_memory_share
 
 START = 16
 """The first limit. Starting too low costs seconds, too high a queue that takes an episode to drain."""
@@ -115,10 +113,11 @@ class Concurrency:
     def settled(self) -> bool:
         return self._held_until is not None
 
-    def update(self, now: float, load: ModelLoad, in_flight: int, most: int | None = None) -> int:
-        """Take one sample and return the limit. `in_flight`: rollouts in flight. `most`: what memory allows now."""
-        self._now = now
-        self._bound = self._most if most is None else min(self._most, most)
+    def update(self, now: float, load: ModelLoad, in_flight: int, free_memory: float = 1.0) -> int:
+        """Take one sample and return the limit. `in_flight`: rollouts in flight; `free_memory`: share of the host's."""
+        self._now, self._bound = now, self._most
+        if free_memory < ENOUGH_MEMORY:
+            self._bound = self.limit if free_memory > LITTLE_MEMORY else max(1, self.limit * 9 // 10)
         if self.limit > self._bound:
             self._move(self._bound)
         window = self._window
@@ -266,13 +265,6 @@ def _needed(before: int, now: int) -> float:
 
 def _overloads(load: ModelLoad) -> int:
     return load.rejected + (load.engine.preemptions if load.engine else 0)
-
-
-def most_for_memory(limit: int) -> int:
-    """Return how many rollouts this host's memory allows, if `limit` are in flight now."""
-    if (free := free_memory_share()) >= ENOUGH_MEMORY:
-        return sys.maxsize
-    return limit if free >= LITTLE_MEMORY else max(1, limit * 9 // 10)
 
 
 class LoadReader:

@@ -198,5 +198,5 @@ def test_the_limit_stays_within_what_files_and_memory_allow() -> None:
     engine, controller = Engine(500), Concurrency(100)
     collect(engine, controller, 120)
     assert controller.limit == 100
-    controller.update(engine.now + 1, engine.load(), 100, most=40)
-    assert controller.limit == 40
+    controller.update(engine.now + 1, engine.load(), 100, free_memory=0.04)
+    assert controller.limit == 90
