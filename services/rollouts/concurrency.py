@@ -194,7 +194,9 @@ class Concurrency:
         running, waiting = window.running / window.samples, window.waiting / window.samples
         kv_cache_usage = window.kv_cache_usage / window.samples
         if waiting > QUEUE * running + 1:
-            excess = window.in_flight / window.samples * (waiting - QUEUE * running) / (running + waiting)
+            # If more calls are in flight than rollouts, other collectors have made them, and cut their part.
+            calls = min(window.in_flight / window.samples, limit)
+            excess = calls * (waiting - QUEUE * running) / (running + waiting)
             self.why = f"at {limit}, the engines ran {running:.0f} calls and {waiting:.0f} waited"
             self._best, self._background = measured, share
             self._hold(max(1, limit // 2, limit - int(excess)))

@@ -1,9 +1,11 @@
-"""What an engine's Prometheus page says about its load."""
+"""What a model server knows about the load of its engines: their Prometheus pages, and the attempts they reject."""
 
 from __future__ import annotations
 
 from rollyard.records.activity import EngineLoad
 from rollyard.responses_api_models.upstream.engine_metrics import parsed
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from tests.support.scripted_engine import COMPLETION, Step, engine, model_server, post_json
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -35,3 +37,11 @@ def test_sglangs_names_are_known() -> None:
 def test_a_page_without_these_metrics_says_nothing_about_the_load() -> None:
     assert parsed(b"http_requests_total 5\n") is None
     assert parsed(b"<html>vllm:num_requests_running</html>") is None
+
+
+async def test_attempts_that_are_rejected_because_of_the_load_count_although_the_call_succeeds() -> None:
+    async with engine(Step(status=429), Step(status=500), Step(status=503), COMPLETION) as fake:
+        async with model_server(VllmModel, base_url=fake.url, max_attempts=4) as server:
+            answer, _ = await post_json(server, "/v1/responses", {"input": "hello"})
+            assert answer.status == 200 and isinstance(server, VllmModel)
+            assert server.upstream.replicas.rejected == 2

@@ -144,6 +144,19 @@ def test_the_throughput_is_within_five_percent_of_the_best_limit_set_by_hand(mak
     assert collect(make(), Concurrency(4096), seconds) > 0.95 * best_by_hand(make, seconds / 4)
 
 
+@pytest.mark.parametrize("reports", [False, True])
+def test_several_collectors_of_one_engine_find_their_parts(reports: bool) -> None:
+    engine, controllers, middle = Engine(200, 400, reports=reports), [Concurrency(4096) for _ in range(4)], 0
+    for second in range(800):
+        parts = [controller.limit for controller in controllers]
+        engine.run(second, sum(parts))
+        for controller, part in zip(controllers, parts, strict=True):
+            controller.update(engine.now, engine.load(), round(engine.episodes * part / sum(parts)))
+        if second == 400:
+            middle = engine.finished
+    assert (engine.finished - middle) / 399 > 0.95 * 200 / 2
+
+
 def test_rejected_calls_cut_the_limit_until_calls_are_accepted() -> None:
     engine, controller = Engine(200, latency_s=1.0), Concurrency(4096)
     collect(engine, controller, 300)
