@@ -40,8 +40,8 @@ def test_a_page_without_these_metrics_says_nothing_about_the_load() -> None:
 
 
 async def test_attempts_that_are_rejected_because_of_the_load_count_although_the_call_succeeds() -> None:
-    async with engine(Step(status=429), Step(status=500), Step(status=503), COMPLETION) as fake:
-        async with model_server(VllmModel, base_url=fake.url, max_attempts=4) as server:
-            answer, _ = await post_json(server, "/v1/responses", {"input": "hello"})
-            assert answer.status == 200 and isinstance(server, VllmModel)
-            assert server.upstream.replicas.rejected == 2
+    steps = (Step(status=429), Step(status=500), Step(status=503), COMPLETION)
+    async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=4) as server:
+        answer, _ = await post_json(server, "/v1/responses", {"input": "hello"})
+        assert answer.status == 200 and isinstance(server, VllmModel)
+        assert server.upstream.replicas.rejected == 2
