@@ -25,7 +25,7 @@ from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import State
+from rollyard.records.types import Parallel, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -40,6 +40,7 @@ from rollyard.services.rollouts.collection import (
     OpenCollection,
     check_agent_limits,
     check_file_limit,
+    most_parallel,
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
@@ -76,8 +77,8 @@ class CollectOptions(Options):
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
-    num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Maximum number of concurrent episodes."""
+    num_samples_in_parallel: Parallel = 32
+    """Maximum number of concurrent episodes; auto: the number is found while collecting, and shown in the summary."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
@@ -134,7 +135,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
         limits=CollectionLimits(
-            options.num_samples_in_parallel,
+            None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
             options.max_attempts,
             options.rollout_timeout_s,
             options.max_failure_rate,
@@ -159,7 +160,9 @@ def _tasks(options: CollectOptions) -> DatasetTasks:
 
 
 async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan) -> int:
-    check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
+    file_limit, parallel = raise_file_limit(), plan.limits.parallel
+    if parallel is not None:
+        check_file_limit(file_limit, parallel)
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
@@ -169,7 +172,11 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         if head.stack == "nemo_gym":
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
-        check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
+        agent_limits = await _file_limits(head, transport, stack, tasks.agents)
+        if parallel is not None:
+            check_agent_limits(agent_limits, parallel)
+        else:
+            plan = plan.with_most_parallel(most_parallel(file_limit, agent_limits))
         async with OpenCollection.opened(plan, tasks, stack) as collection:
             progress = collection.progress
             display = display_for(progress.expected)
@@ -254,6 +261,8 @@ def summary(
     _print_means(progress)
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    if found := progress.concurrency:
+        print(f"  concurrency   {found.limit} was found ({found.why})")
     print(f"  rollouts      {paths.output}")
     abandoned = progress.failed - progress.masked
     if progress.failed_attempts or abandoned:

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.activity import LOAD_PATH, EngineLoad, ModelLoad
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import TOKEN_FIELDS, Json, items
 from rollyard.responses_api_models import conversion
@@ -73,6 +74,7 @@ class ModelServer(Server, Generic[S]):
             self.format_errors(path, as_anthropic_error)
         self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
         self.app.get("/episodes/{episode}")(self.__recent.of_episode)
+        self.app.get(LOAD_PATH, response_model=None)(self.__load)
         self.app.get("/v1/models", response_model=None)(self.__list_models)
         self.app.get("/v1/models/{name:path}", response_model=None)(self.__retrieve_model)
 
@@ -109,6 +111,10 @@ class ModelServer(Server, Generic[S]):
         """Return the model names for `GET /v1/models`."""
         return [self.name]
 
+    async def engine_load(self) -> tuple[int, EngineLoad | None]:
+        """Return the number of attempts that failed because of the load, and what the engines report."""
+        return 0, None
+
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Return a Responses event stream. The request still contains `stream` and `stream_options`."""
         answer = await self.responses(_without_stream(request), call)
@@ -135,6 +141,22 @@ class ModelServer(Server, Generic[S]):
             return await self.stream_chat(request, call)
         return _encoded(await self.chat(_without_stream(request), call))
 
+    async def __load(self) -> Json:
+        """Return the number and duration of model calls, and the load that the engines report."""
+        routes = [self.requests_to(path) for path in _MODEL_CALLS]
+        finished = sum(count for route in routes for count in route.statuses.values())
+        failed = sum(route.statuses[status] for route in routes for status in list(route.statuses) if _failed(status))
+        rejected, engine = await self.engine_load()
+        load = ModelLoad(
+            finished=finished,
+            failed=failed,
+            seconds=sum(route.total_s for route in routes),
+            in_flight=self.in_flight - 1,  # without this request
+            rejected=rejected,
+            engine=engine,
+        )
+        return load.model_dump()
+
     async def __list_models(self) -> Json:
         """Return the models of this server in OpenAI's list format."""
         return {"object": "list", "data": [self.__entry(name) for name in self.models()]}
@@ -147,6 +169,13 @@ class ModelServer(Server, Generic[S]):
 
     def __entry(self, name: str) -> Json:
         return {"id": name, "object": "model", "created": int(time.time()), "owned_by": self.name}
+
+
+_MODEL_CALLS = ("/v1/responses", "/v1/chat/completions", MESSAGES, POLICY_PATH)
+
+
+def _failed(status: int) -> bool:
+    return status >= 500 or status == 429
 
 
 def _without_stream(request: Json) -> Json:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.activity import EngineLoad
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import conversion, streaming
@@ -35,6 +36,7 @@ from rollyard.responses_api_models.chat_engine.token_history import (
 from rollyard.responses_api_models.chat_engine.vllm_control import TrainerApi
 from rollyard.responses_api_models.conversion import Dialect, check_limits, mark_unreadable_tool_call
 from rollyard.responses_api_models.streaming import ResponseEvents
+from rollyard.responses_api_models.upstream.engine_metrics import EngineMetrics
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
@@ -61,6 +63,7 @@ class ChatEngineModel(ModelServer[S]):
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
+        self._engine_metrics = EngineMetrics(self.upstream)
         self._dialect = settings.dialect
         self._capabilities = Capabilities(self.upstream, settings)
         self._special_tokens = special = SpecialTokens(self.upstream, settings)
@@ -167,6 +170,9 @@ class ChatEngineModel(ModelServer[S]):
 
     def models(self) -> list[str]:
         return [self.settings.model]
+
+    async def engine_load(self) -> tuple[int, EngineLoad | None]:
+        return self.upstream.replicas.rejected, await self._engine_metrics.read()
 
     async def __token_check(self, call: RawRequest) -> bytes:
         """Check for `ng_doctor tokens` whether multi-turn histories are contiguous. Body: `{"samples": 8}`."""

@@ -55,6 +55,8 @@ class Replicas:
         self._serials = itertools.count(1)
         self._wait_s = wait_s
         self._why_none = why_none
+        self.rejected = 0
+        """Number of attempts that an endpoint rejected because of its load, or that timed out."""
         self._available = asyncio.Event()
         if urls:
             self._available.set()

@@ -274,6 +274,8 @@ class Upstream:
                     answer = await once(endpoint, timeout_s)
             except Failure as failure:
                 tried.append(endpoint)
+                overloaded = failure.kind in (FailureKind.RATE_LIMITED, FailureKind.TIMEOUT)
+                self.replicas.rejected += overloaded or failure.problem.upstream_status == 503
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise

@@ -156,6 +156,10 @@ class Server:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
         self.__error_formats[path] = convert
 
+    def requests_to(self, path: str) -> RouteMetrics:
+        """Return the counts of the requests to a route, which continue to grow."""
+        return self.__metrics.route(path)
+
     def measure(self, source: MetricSource) -> None:
         """Add the metrics of `source` to this server's /metrics."""
         self.__metrics.add(source)
