@@ -15,7 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
@@ -148,15 +148,13 @@ def _head(
     method: str, target: RequestTarget, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None
 ) -> bytes:
     """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
-    lines = f"{method} {target.request_target} HTTP/1.1\r\nHost: {target.host_header}\r\n"
-    if length or method != "GET":
-        lines += f"Content-Length: {length}\r\n"
-    if echo is not None:
-        lines += f"{REQUEST_HEADER}: {echo[0]}\r\n"
-    return lines.encode() + (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    size = b"Content-Length: %d\r\n" % length if length or method != "GET" else b""
+    own = f"{REQUEST_HEADER}: {echo[0]}\r\n".encode() if echo is not None else b""
+    block = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    return b"%b %b%b%b%b" % (method.encode(), target.lines, size, own, block)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestTarget:
     host: str
     port: int
@@ -164,6 +162,11 @@ class RequestTarget:
     """Path and query, as they appear in the request line."""
     host_header: str
     """Value of the Host header."""
+
+    @cached_property
+    def lines(self) -> bytes:
+        """What follows the method in a request, up to the Host header."""
+        return f"{self.request_target} HTTP/1.1\r\nHost: {self.host_header}\r\n".encode()
 
 
 @lru_cache(maxsize=4096)
