@@ -6,8 +6,9 @@ A mistake of the environment raises a clear error, so that no observation is los
 from __future__ import annotations
 
 import json
+import math
 import types
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -67,6 +68,41 @@ def exact(annotation: Any) -> Any:
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(part if part is ... else exact(part) for part in inner)]
     return annotation
+
+
+IsExact = Callable[[Any], bool]
+_EXACT: Mapping[type, IsExact] = {
+    str: lambda value: type(value) is str,
+    bool: lambda value: type(value) is bool,
+    int: lambda value: type(value) is int and value <= MAX_INTEGER,
+    float: lambda value: type(value) is float and math.isfinite(value),
+    type(None): lambda value: value is None,
+}
+
+
+def exact_test(annotation: Any) -> IsExact:
+    """Return a test that is true only of JSON values that pydantic would return unchanged for `exact(annotation)`.
+
+    Only simple types, and unions and lists of these, have such values.
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        is_exact = exact_test(parts[0])
+        return lambda value: type(value) is list and all(map(is_exact, value))
+    if origin in (Union, types.UnionType):
+        tests = [exact_test(part) for part in parts]
+        return _never if _never in tests else lambda value: any(test(value) for test in tests)
+    return _EXACT.get(annotation, _never) if isinstance(annotation, type) else _never
+
+
+def exact_object_test(annotations: Mapping[str, Any]) -> IsExact:
+    """The same for an object that has exactly these members."""
+    tests = {name: exact_test(annotation) for name, annotation in annotations.items()}
+    return lambda value: value.keys() == tests.keys() and all(test(value[name]) for name, test in tests.items())
+
+
+def _never(value: Any) -> bool:
+    return False
 
 
 def no_bool(value: Any) -> Any:

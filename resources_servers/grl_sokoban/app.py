@@ -92,11 +92,7 @@ class GameEpisode:
         return self._shaping.arrive(self._here) if self._shaping else 0.0
 
     def _is_lost(self) -> bool | None:
-        return _is_deadlocked(self._here, self._settings.solver_states)
-
-
-_is_deadlocked = lru_cache(maxsize=16384)(is_deadlocked)
-"""Cached, because undo and other rollouts of the task reach the same positions again."""
+        return is_deadlocked(self._here, self._settings.solver_states)
 
 
 class Shaping:
