@@ -71,13 +71,7 @@ def exact(annotation: Any) -> Any:
 
 
 IsExact = Callable[[Any], bool]
-_EXACT: Mapping[type, IsExact] = {
-    str: lambda value: type(value) is str,
-    bool: lambda value: type(value) is bool,
-    int: lambda value: type(value) is int and value <= MAX_INTEGER,
-    float: lambda value: type(value) is float and math.isfinite(value),
-    type(None): lambda value: value is None,
-}
+_SIMPLE = frozenset({str, bool, int, float, type(None)})
 
 
 def exact_test(annotation: Any) -> IsExact:
@@ -87,18 +81,32 @@ def exact_test(annotation: Any) -> IsExact:
     """
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is list:
-        is_exact = exact_test(parts[0])
-        return lambda value: type(value) is list and all(map(is_exact, value))
-    if origin in (Union, types.UnionType):
-        tests = [exact_test(part) for part in parts]
-        return _never if _never in tests else lambda value: any(test(value) for test in tests)
-    return _EXACT.get(annotation, _never) if isinstance(annotation, type) else _never
+        of_item = exact_test(parts[0])
+        return lambda value: type(value) is list and all(map(of_item, value))
+    kinds = parts if origin in (Union, types.UnionType) else (annotation,)
+    if all(isinstance(kind, type) and kind in _SIMPLE for kind in kinds):
+        return lambda value: type(value) in kinds and _is_bounded(value)
+    tests = [exact_test(kind) for kind in kinds] if kinds is parts else [_never]
+    return _never if _never in tests else lambda value: any(test(value) for test in tests)
 
 
 def exact_object_test(annotations: Mapping[str, Any]) -> IsExact:
     """The same for an object that has exactly these members."""
     tests = {name: exact_test(annotation) for name, annotation in annotations.items()}
-    return lambda value: value.keys() == tests.keys() and all(test(value[name]) for name, test in tests.items())
+
+    def is_exact(value: Any) -> bool:
+        if value.keys() != tests.keys():
+            return False
+        for name, test in tests.items():  # noqa: SIM110 - a generator takes as long as all tests
+            if not test(value[name]):
+                return False
+        return True
+
+    return is_exact
+
+
+def _is_bounded(value: Any) -> bool:
+    return value <= MAX_INTEGER if type(value) is int else type(value) is not float or math.isfinite(value)
 
 
 def _never(value: Any) -> bool:

@@ -8,6 +8,7 @@ arrives before its session is opened leaves a tombstone, so the late `/seed_sess
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import re
@@ -87,7 +88,7 @@ class OpenEpisode:
 class Sessions:
     def __init__(self, secret: str, *, idle_s: float, limit: int, verified_idle_s: float | None = None) -> None:
         """`verified_idle_s`: the idle limit of sessions that are `verified`; default: `idle_s`."""
-        self._key = secret.encode()
+        self._key = hashlib.blake2b(secret.encode()).digest()
         self._idle_s = idle_s
         self._verified_idle_s = idle_s if verified_idle_s is None else min(idle_s, verified_idle_s)
         self._limit = limit
@@ -252,8 +253,8 @@ class Sessions:
         return None
 
     def _cookie(self, session_id: bytes) -> bytes:
-        signature = hmac.digest(self._key, session_id, "sha256").hex()[:32].encode()
-        return b"%b=%b.%b" % (COOKIE, session_id, signature)
+        signature = hashlib.blake2b(session_id, key=self._key, digest_size=16).hexdigest()
+        return b"%b=%b.%b" % (COOKIE, session_id, signature.encode())
 
 
 class SessionCleanup:

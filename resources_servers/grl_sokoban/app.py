@@ -180,7 +180,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
     def _answer(self, reward: float) -> Json | list[Json]:
         game = self.episode.game
-        rewards = {"reward": tidy(reward), "total_reward": tidy(self.episode.total_reward)}
+        rewards = {"reward": _tidy(reward), "total_reward": _tidy(self.episode.total_reward)}
         state: Json = {**rewards, "done": self.episode.over, "steps": game.steps}
         if self.settings.deadlock:
             state["deadlocked"] = self.episode.lost
@@ -227,6 +227,10 @@ class GrlSokoban(Environment[SokobanSettings]):
         game = self.episode.game
         info = {"success": game.success, "boxes_on_target": game.boxes_on_target, "done": self.episode.over}
         return {**info, "deadlocked": self.episode.lost} if self.settings.deadlock else info
+
+
+_tidy = lru_cache(maxsize=4096)(tidy)
+"""Cached, because most sums of rewards are of a few costs and bonuses."""
 
 
 def read_move(text: str) -> int | None:
