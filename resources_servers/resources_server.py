@@ -295,12 +295,13 @@ class ResourcesServer(Server):
         return self._with_cookie(call, session, body)
 
     async def _take_turn(self, call: RawRequest, session: OpenEpisode) -> bytes:
-        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
+        request = Verification(call.body)
+        if call.path != "/step" or not isinstance(request.row.get("response"), dict):
             detail = (
                 "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)
-        text = Verification(call.body).text
+        text = request.text
         async with session:
             try:
                 turn = checks.turn_result(await session.episode.turn(text))

@@ -240,14 +240,12 @@ class Sessions:
         """Return the open session that one of the call's cookies identifies, None if it is not open any more. Raises
         Failure session_lost if no cookie is of this run.
         """
-        signed = False
-        for pair in call.headers.get(b"cookie", b"").split(b";"):
-            cookie = pair.strip()
+        cookies = [pair.strip() for pair in call.headers.get(b"cookie", b"").split(b";")]
+        for cookie in cookies:
             if (session := self._open.get(cookie)) is not None:
                 return session
-            session_id = cookie.removeprefix(COOKIE + b"=").partition(b".")[0]
-            signed = signed or hmac.compare_digest(cookie, self._cookie(session_id))
-        if not signed:
+        ids = (cookie.removeprefix(COOKIE + b"=").partition(b".")[0] for cookie in cookies)
+        if not any(map(hmac.compare_digest, cookies, map(self._cookie, ids))):
             detail = "no session: the cookie of /seed_session is missing or belongs to another run"
             raise Failure(FailureKind.SESSION_LOST, detail)
         return None
