@@ -128,7 +128,7 @@ def first_of(finders: Sequence[Finder], text: str) -> FoundAnswer | None:
 
 
 _RETRACTION = re.compile(
-    r"""(?:(?<=[.!?\n—–$})])|(?<=[,;-]))[\s*_]{0,4}(?:
+    r"""(?<=[.!?\n—–$}),;-])[\s*_]{0,4}(?:
         (?:(?:hmm+|wait|oops|sorry|actually|hold\ on|ah|oh)[,.…!—–\s-]{1,4}){1,4}
           (?:no\b|scratch\ that|(?:it|that)(?:['’]s|\ is|\ should\ be)\ *(?=[-$\\*\d])
             |I\ meant|that(?:['’]s|\ is|\ was)\ (?:wrong|incorrect|not)
