@@ -71,7 +71,7 @@ class ServerRegistry:
     @property
     def replicas(self) -> dict[str, int]:
         """Server name -> number of instances that the config requests."""
-        return {name: spec.settings.replicas for name, spec in self._specs.items()}
+        return {name: spec.replicas for name, spec in self._specs.items()}
 
     def expect(self, instance: str) -> None:
         """Accept registrations of `instance` until it is removed. Call this before its process starts."""
