@@ -180,7 +180,8 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
             state = await collection.run(partial(_collect, progress, display), print_line=display.print_line)
         found = collection.merged or collection
         unmerged = plan.output if plan.shard and collection.merged is None else None
-        summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
+        why, limits = collection.stopped_because, list(collection.bottlenecks.values())
+        summary(state, found.progress, found.paths, why, found.refused, unmerged, limits)
     finally:
         await transport.close()
     if state == "interrupted":
@@ -240,12 +241,13 @@ def summary(
     why: str,
     refused: int,
     unmerged: Path | None = None,
+    bottlenecks: Sequence[str] = (),
 ) -> None:
     """Print the summary of a collection.
 
     `why`: why the collection stopped early; empty if it did not.
     `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
-    collected a share, if it has not merged the shards.
+    collected a share, if it has not merged the shards. `bottlenecks`: what limited the speed, as sentences.
     """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
@@ -254,6 +256,8 @@ def summary(
     _print_means(progress)
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    for sentence in bottlenecks:
+        print(f"                {plain_line(sentence)}")
     print(f"  rollouts      {paths.output}")
     abandoned = progress.failed - progress.masked
     if progress.failed_attempts or abandoned:

@@ -24,6 +24,7 @@ from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
+from rollyard.services.http.loop_lag import BUSY, BusyShare
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
@@ -60,6 +61,7 @@ CREATE_PARAMS = frozenset(
     }
 )
 """Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
+SHARE_HINT = "share the rollouts between two commands: --shard 1/2 and --shard 2/2"
 Watch = Callable[[Collector], Awaitable[State]]
 _POLL_S = 0.2
 
@@ -129,6 +131,8 @@ class OpenCollection:
         self.max_turns = max_turns(settings.get(agent, {}) for agent in tasks.agents)
         self.stopped_because = ""
         """Why the collection stopped early on its own; empty otherwise."""
+        self.bottlenecks: dict[str, str] = {}
+        """Server name -> why it limited the speed, as a sentence; the name of this process is empty."""
         self.merged: Merged | None = None
         """The whole output, if this was the last of several jobs and merged their files."""
         self._plan = plan
@@ -214,7 +218,15 @@ class OpenCollection:
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
             )
-            async with reporting(self._stack.registry, self.paths.output, collector, self.store.code):
+
+            def on_bottleneck(name: str, sentence: str) -> None:
+                if name not in self.bottlenecks:
+                    print_line(f"note: {sentence}")
+                self.bottlenecks[name] = sentence
+
+            async with reporting(
+                self._stack.registry, self.paths.output, collector, self.store.code, on_bottleneck=on_bottleneck
+            ):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head
         finally:
@@ -255,9 +267,18 @@ class OpenCollection:
 
 @contextlib.asynccontextmanager
 async def reporting(
-    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
+    registry_client: Registry,
+    output: Path,
+    collector: Collector,
+    code: Mapping[str, ServerCode],
+    *,
+    on_bottleneck: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
-    """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored."""
+    """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored.
+
+    What the head says about the servers stops the collection, or goes to `on_bottleneck`.
+    """
+    busy = BusyShare()
 
     def current() -> Collection:
         digests = {name: found.digest for name, found in code.items()}
@@ -268,9 +289,13 @@ async def reporting(
         with contextlib.suppress(Failure):
             await registry_client.report_collection(current())
 
-    async def stop_if_code_changed() -> None:
+    async def check_servers() -> None:
         with contextlib.suppress(Failure):
-            for server, changes in (await registry_client.directory()).changed_code.items():
+            directory = await registry_client.directory()
+            for server, sentence in directory.bottlenecks.items():
+                if server in code:
+                    on_bottleneck(server, sentence)
+            for server, changes in directory.changed_code.items():
                 if server in code:
                     collector.stop(
                         f"{server} was restarted with different code ({changes}), which its run does not allow: "
@@ -281,10 +306,13 @@ async def reporting(
         while True:
             await asyncio.sleep(STATUS_EVERY_S)
             await report_collection()
-            await stop_if_code_changed()
+            await check_servers()
+            busy.sample()
+            if (share := busy.value) >= BUSY:
+                on_bottleneck("", f"this command is busy {share:.0%} of the time and is the limit; {SHARE_HINT}")
 
     await report_collection()
-    await stop_if_code_changed()
+    await check_servers()
     task = asyncio.create_task(keep_reporting())
     try:
         yield

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 from functools import partial
 
@@ -122,13 +123,21 @@ class HostedServer:
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
         await self.listen()
-        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
+        registration = Registration(
+            name=self.server.name,
+            instance=instance,
+            url=self.url,
+            pid=os.getpid(),
+            code=code,
+            open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
         await head.register(registration)
         reporting = asyncio.create_task(self._report_phase(registration, head))
         try:
             await self.start()
         finally:
             reporting.cancel()
+        self._lag.busy.reset()  # of the work that the start was
         await head.register(registration.model_copy(update={"ready": True}))
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(registration, head, book))
 
@@ -164,6 +173,7 @@ class HostedServer:
                 requests=server.requests,
                 in_flight=server.in_flight,
                 sessions=server.sessions,
+                busy=self._lag.busy.value,
                 phase=server.phase,
             )
             try:
