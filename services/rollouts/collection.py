@@ -62,6 +62,8 @@ CREATE_PARAMS = frozenset(
 )
 """Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
 SHARE_HINT = "share the rollouts between two commands: --shard 1/2 and --shard 2/2"
+OTHER_FILES = 200
+"""Open files of a server's process besides the connections of episodes: its log, listener, watchers, heartbeats."""
 Watch = Callable[[Collector], Awaitable[State]]
 _POLL_S = 0.2
 
@@ -157,6 +159,7 @@ class OpenCollection:
         _check_inputs(RolloutPaths(plan.output), tasks.files)
         _check_agents(tasks.agents, directory)
         reached = reachable(tasks.agents, directory.references)
+        check_open_files(directory, reached, plan.limits.parallel)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
@@ -409,16 +412,27 @@ def check_file_limit(limit: int, parallel: int) -> None:
         )
 
 
-def check_agent_limits(agents: Mapping[str, list[int]], parallel: int) -> None:
-    """Raise OperatorError if agents may open too few files. `agents`: the limit of each of their processes."""
-    count = sum(map(len, agents.values()))
-    needed = 3 * math.ceil(parallel / max(count, 1)) + 200
-    for agent, limits in agents.items():
-        if limits and min(limits) < needed:
+def check_open_files(directory: Directory, reached: set[str], parallel: int) -> None:
+    """Raise OperatorError if a server that the rows reach may open too few files in its processes.
+
+    An episode in flight holds one connection at every server that it reaches, and one from there to the next server.
+    Of several agents and environments each gets its share of the episodes; a model server may get all.
+    """
+    processes = {name: max(len(directory.servers.get(name, ())), 1) for name in reached}
+    for name in sorted(reached & directory.open_files.keys()):
+        limit, family = directory.open_files[name], directory.families[name]
+        is_model = family == "responses_api_models"
+        sharing = [name] if is_model else [other for other in reached if directory.families[other] == family]
+        count = sum(processes[other] for other in sharing)
+        each = 2 if is_model or directory.references.get(name) else 1
+        needed = each * math.ceil(parallel / count) + OTHER_FILES
+        if needed > limit:
+            missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - count
             raise OperatorError(
-                f"{parallel} concurrent episodes need about {needed} open files in each process of {agent}, which has "
-                f"{len(limits)}, but the limit is {min(limits)}: raise it (ulimit -Hn) and restart ng_run, set more "
-                "replicas, or lower +num_samples_in_parallel"
+                f"{name} may open {limit} files in each of its {processes[name]} processes, but {parallel} concurrent "
+                f"episodes need about {needed} ({each} for each episode of a process): raise the limit (ulimit -Hn) "
+                f"and restart ng_run, set replicas: {processes[name] + missing} for it, or lower "
+                "--num-samples-in-parallel"
             )
 
 

@@ -27,14 +27,6 @@ def raise_file_limit() -> int:
     return hard
 
 
-def file_limit_of(pid: int | None) -> int | None:
-    """Return the open-file limit of a process, or None if it is unknown."""
-    try:
-        return None if pid is None else resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
-    except OSError:  # another user's process, or one that has exited
-        return None
-
-
 def tune_gc() -> None:
     """Freeze existing objects and collect less often than Python's default of every 700 new objects.
 
