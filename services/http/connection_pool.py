@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import select
 import socket
 import time
@@ -57,6 +58,8 @@ DNS_CACHE_S = 5.0
 """How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
 REQUEST_HEADER = "x-rollyard-request"
 """The request's id, which the response repeats, so that a late one is not taken for that of the next request."""
+RESERVED_FILES = 100
+"""Half of the files that a process opens besides connections."""
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
 
@@ -65,9 +68,19 @@ class ConnectionPool:
     """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
 
     def __init__(
-        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: HttpLimits, lag: LoopLag
+        self,
+        keepalive_s: float,
+        other_keepalive_s: float,
+        dialer: Dialer,
+        limits: HttpLimits,
+        lag: LoopLag,
+        max_open: int | None = None,
     ) -> None:
-        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
+        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others.
+
+        A connection beyond `max_open` replaces an idle one, if there is one. Default: half of the files that this
+        process may open, because the other half are its callers' connections.
+        """
         self._keepalive_s = keepalive_s
         self._other_keepalive_s = other_keepalive_s
         self._dialer = dialer
@@ -76,6 +89,7 @@ class ConnectionPool:
         self._budget = CallbackBudget()
         self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
         """Connections with the time until which each may be used again."""
+        self._max_open = max_open or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - RESERVED_FILES
         self._open: set[Connection] = set()
 
     async def send(
@@ -99,6 +113,8 @@ class ConnectionPool:
         head = _head(method, target, len(body), headers, echo)
         connection = self._take_idle(target)
         if connection is None:
+            if len(self._open) >= self._max_open:
+                self._close_an_idle()
             started = self._lag.now()
             connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
             timeout_s -= self._lag.now() - started
@@ -127,6 +143,12 @@ class ConnectionPool:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
+
+    def _close_an_idle(self) -> None:
+        """Close the connection that would expire first, to whichever peer."""
+        idle = min((idle for idle in self._idle.values() if idle), key=lambda idle: idle[0][1], default=None)
+        if idle is not None:
+            idle.pop(0)[0].abort()
 
     def _take_idle(self, target: RequestTarget) -> Connection | None:
         """Take the most recently used idle connection, which is the most likely to still be open."""

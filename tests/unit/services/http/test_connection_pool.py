@@ -9,7 +9,8 @@ import zlib
 import pytest
 import uvicorn
 
-from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
+from rollyard.services.http.connection_pool import REQUEST_HEADER, RUN_LIMITS, ConnectionPool, Dialer, target_of
+from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER
 from tests.support.fixtures import http, http_transport, peer, send
 from tests.support.waiting import deadline_s, until
@@ -69,6 +70,25 @@ async def test_concurrent_requests_use_separate_connections_that_are_reused() ->
         assert other.connections <= 20
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
         assert (other.requests, other.connections <= 20) == (40, True)
+
+
+async def test_a_connection_beyond_the_limit_replaces_an_idle_one_but_never_one_in_use() -> None:
+    lag = LoopLag()
+    pool = ConnectionPool(60.0, 60.0, Dialer(deadline_s(), lag), RUN_LIMITS, lag, max_open=3)
+    async with peer(http(b"1")) as first, peer(http(b"2")) as second:
+
+        async def post(url: str, count: int) -> None:
+            target = target_of(url + "/x")
+            assert target is not None
+            await asyncio.gather(*(pool.send("POST", target, b"{}", {}, deadline_s()) for _ in range(count)))
+
+        await post(first.url, 3)
+        await post(second.url, 1)
+        await post(first.url, 3)
+        assert (first.connections, second.connections) == (4, 1)
+        await post(first.url, 5)
+        assert first.requests == 11
+    pool.close()
 
 
 @pytest.mark.parametrize("rollyard", [False, True])
