@@ -427,9 +427,10 @@ def check_open_files(directory: Directory, reached: set[str], parallel: int) -> 
         each = 2 if is_model or directory.references.get(name) else 1
         needed = each * math.ceil(parallel / count) + OTHER_FILES
         if needed > limit:
+            where = "its process" if processes[name] == 1 else f"each of its {processes[name]} processes"
             missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - count
             raise OperatorError(
-                f"{name} may open {limit} files in each of its {processes[name]} processes, but {parallel} concurrent "
+                f"{name} may open {limit} files in {where}, but {parallel} concurrent "
                 f"episodes need about {needed} ({each} for each episode of a process): raise the limit (ulimit -Hn) "
                 f"and restart ng_run, set replicas: {processes[name] + missing} for it, or lower "
                 "--num-samples-in-parallel"
