@@ -200,8 +200,8 @@ def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) 
 def _counters(instance: ServerInstance) -> tuple[object, ...]:
     rate = instance.requests_per_s
     shown_rate = f"{rate:.1f}" if rate < 100 else round(rate)
-    busy = f"{instance.busy:.0%}"
-    return instance.requests, shown_rate, busy, instance.in_flight, instance.sessions, instance.restarts
+    cpu = f"{instance.cpu:.0%}"
+    return instance.requests, shown_rate, cpu, instance.in_flight, instance.sessions, instance.restarts
 
 
 def _stages(stages: Iterable[StageActivity]) -> Table:

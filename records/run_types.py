@@ -135,8 +135,8 @@ class Heartbeat(Record):
     requests: int
     in_flight: int
     sessions: int
-    busy: float = 0.0
-    """Share of a core that the event loop of its process used lately."""
+    cpu: float = 0.0
+    """Share of a core that its process used in the last seconds."""
     phase: str = ""
     """The recovery that the server is performing while it stays ready."""
 
@@ -167,8 +167,8 @@ class ServerInstance(Record):
     in_flight: int
     sessions: int
     restarts: int
-    busy: float = 0.0
-    """Share of a core that the event loop of its process used lately."""
+    cpu: float = 0.0
+    """Share of a core that its process used in the last seconds."""
     bottleneck: str = ""
     """Why this server limits the speed of the run, and what to do; empty if it does not."""
     phase: str = ""

@@ -20,8 +20,8 @@ from rollyard.services.http.loop_lag import BUSY
 Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0
 """Time window over which the request rate is measured."""
-USUAL_BUSY = 0.6
-"""Share of a core that each process of a server should use at most, so that requests rarely wait for each other."""
+USUAL_CPU = 0.6
+"""Share of a core that a process can use without letting requests wait for each other."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Instance:
     requests: int = 0
     in_flight: int = 0
     sessions: int = 0
-    busy: float = 0.0
+    cpu: float = 0.0
     open_files: int | None = None
     phase: str = ""
     is_down: bool = False
@@ -147,7 +147,7 @@ class ServerRegistry:
             )
         member.last_seen = self._clock()
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
-        member.sessions, member.busy, member.phase = heartbeat.sessions, heartbeat.busy, heartbeat.phase
+        member.sessions, member.cpu, member.phase = heartbeat.sessions, heartbeat.cpu, heartbeat.phase
         member.counts.append((member.last_seen, heartbeat.requests))
         while len(member.counts) > 2 and member.counts[1][0] <= member.last_seen - RATE_S:
             member.counts.popleft()
@@ -205,7 +205,7 @@ class ServerRegistry:
 
     def bottlenecks(self) -> dict[str, str]:
         """Return the servers all of whose processes are busy, and a sentence about each: what it means, what to do."""
-        if not any(member.busy >= BUSY for member in self._members.values()):
+        if not any(member.cpu >= BUSY for member in self._members.values()):
             return {}
         of_server: defaultdict[str, list[_Instance]] = defaultdict(list)
         of_process: defaultdict[tuple[str | None, int | None], list[str]] = defaultdict(list)
@@ -215,12 +215,12 @@ class ServerRegistry:
                 of_process[urlsplit(member.url or "").hostname, member.pid].append(member.spec.name)
         found: dict[str, str] = {}
         for name, members in of_server.items():
-            if (busy := min(member.busy for member in members)) < BUSY:
+            if (cpu := min(member.cpu for member in members)) < BUSY:
                 continue
             sharing = of_process[urlsplit(members[0].url or "").hostname, members[0].pid]
             if sharing[0] != name:  # it is said of the first
                 continue
-            found[name] = _bottleneck(sharing, len(members), busy)
+            found[name] = _bottleneck(members[0].spec, sharing, len(members), cpu)
         return found
 
     def instances(self) -> list[ServerInstance]:
@@ -263,23 +263,27 @@ class ServerRegistry:
             in_flight=member.in_flight,
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
-            busy=round(member.busy, 3),
+            cpu=round(member.cpu, 3),
             bottleneck=bottlenecks.get(spec.name, ""),
             phase=member.phase,
             origin=spec.origin,
         )
 
 
-def _bottleneck(sharing: Sequence[str], processes: int, busy: float) -> str:
+def _bottleneck(spec: ServerSpec, sharing: Sequence[str], processes: int, cpu: float) -> str:
     """`sharing`: the servers in the busy process."""
     if len(sharing) > 1:
         return (
-            f"{', '.join(sharing)} share one process, which is busy {busy:.0%} of the time and limits the speed: start "
-            "them in separate processes (without --colocate)"
+            f"{', '.join(sharing)} share one process, which uses {cpu:.0%} of a core and limits the speed: start them "
+            "in separate processes (without --colocate)"
         )
-    limit = "one process is the limit" if processes == 1 else f"its {processes} processes are the limit"
-    more = math.ceil(processes * busy / USUAL_BUSY)
-    return f"{sharing[0]} is busy {busy:.0%} of the time: {limit}; set replicas: {more} (or auto) for it"
+    process = "its process uses" if processes == 1 else f"each of its {processes} processes uses"
+    mend = (
+        "it needs more cores (replicas: auto has given it its share)"
+        if spec.is_auto
+        else f"set replicas: {math.ceil(processes * cpu / USUAL_CPU)} (or auto) for it"
+    )
+    return f"{spec.name} limits the speed: {process} {cpu:.0%} of a core; {mend}"
 
 
 def _rate(member: _Instance) -> float:

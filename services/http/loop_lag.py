@@ -1,4 +1,4 @@
-"""LoopLag: measures how late and how busy the event loop is, and provides a clock that excludes the time it is late.
+"""LoopLag: measures how late the event loop runs callbacks, and provides a clock that excludes that time.
 
 If the loop is blocked for six seconds, a five-second deadline expires even though the response may be waiting in a
 socket. Deadlines therefore count only the time in which the loop could have read the response.
@@ -27,38 +27,33 @@ WINDOW_S = 30.0
 SLACK_S = 0.01
 """Lag up to this value is normal, so the clock does not exclude it."""
 BUSY = 0.8
-"""Share of a core above which an event loop limits the run: requests then wait for each other."""
+"""Share of a core above which a process limits the run: its requests then wait for each other."""
 BUSY_WINDOW_S = 10.0
-BUSY_EVERY_S = 1.0
 
 
-class BusyShare:
-    """The share of a core that a thread uses, which calls `sample` about every `BUSY_EVERY_S`."""
+class CpuShare:
+    """The share of a core that this process uses, if `sample` is called every few seconds.
+
+    All threads count, because only one of them runs Python at a time. Environments that compute in threads delay the
+    event loop as much as if they computed in it.
+    """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.thread_time
+        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time
     ) -> None:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._samples: deque[tuple[float, float]] = deque()
         """Times and CPU times of the last `BUSY_WINDOW_S`, and of the sample before."""
 
-    def sample(self) -> None:
-        now = self._clock()
-        self._samples.append((now, self._cpu_clock()))
+    def sample(self) -> float:
+        """Return the share over the last `BUSY_WINDOW_S`; 0 until it has been measured for that long."""
+        now, cpu_s = self._clock(), self._cpu_clock()
+        self._samples.append((now, cpu_s))
         while len(self._samples) > 2 and self._samples[1][0] <= now - BUSY_WINDOW_S:
             self._samples.popleft()
-
-    def reset(self) -> None:
-        self._samples.clear()
-
-    @property
-    def value(self) -> float:
-        """The share over the last `BUSY_WINDOW_S`; 0 until it has been measured for that long."""
-        if not self._samples:
-            return 0.0
-        (started, before), (ended, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (ended - started) if ended - started >= BUSY_WINDOW_S else 0.0
+        started, before = self._samples[0]
+        return (cpu_s - before) / (now - started) if now - started >= BUSY_WINDOW_S else 0.0
 
 
 class LoopLag:
@@ -72,8 +67,6 @@ class LoopLag:
         self._previous_max = 0.0
         self._window_ends = clock() + WINDOW_S
         self._lost = 0.0
-        self.busy = BusyShare(clock)
-        self._next_sample = 0.0
         self._due = math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -132,16 +125,11 @@ class LoopLag:
         yield HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self._total_s)
         name, help_text = "rollyard_event_loop_lag_worst_seconds", "Longest event-loop lag of the last 30 to 60 seconds"
         yield GaugeMetricFamily(name, help_text, value=self.worst_s)
-        name, help_text = "rollyard_event_loop_busy_ratio", "Share of a core that the event loop used in the last 10 s"
-        yield GaugeMetricFamily(name, help_text, value=self.busy.value)
 
     def _wake(self) -> None:
         now = self._clock()
         if self._due != math.inf:
             self.record(max(now - self._due, 0.0))
-        if now >= self._next_sample:
-            self._next_sample = now + BUSY_EVERY_S
-            self.busy.sample()
         assert self._loop is not None
         self._due = now + EVERY_S
         self._timer = self._loop.call_later(EVERY_S, self._wake)

@@ -24,7 +24,7 @@ from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
-from rollyard.services.http.loop_lag import BUSY, BusyShare
+from rollyard.services.http.loop_lag import BUSY, CpuShare
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
@@ -281,7 +281,7 @@ async def reporting(
 
     What the head says about the servers stops the collection, or goes to `on_bottleneck`.
     """
-    busy = BusyShare()
+    cpu = CpuShare()
 
     def current() -> Collection:
         digests = {name: found.digest for name, found in code.items()}
@@ -310,9 +310,8 @@ async def reporting(
             await asyncio.sleep(STATUS_EVERY_S)
             await report_collection()
             await check_servers()
-            busy.sample()
-            if (share := busy.value) >= BUSY:
-                on_bottleneck("", f"this command is busy {share:.0%} of the time and is the limit; {SHARE_HINT}")
+            if (share := cpu.sample()) >= BUSY:
+                on_bottleneck("", f"this command uses {share:.0%} of a core and limits the speed: {SHARE_HINT}")
 
     await report_collection()
     await check_servers()

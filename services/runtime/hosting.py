@@ -25,7 +25,7 @@ from rollyard.services.http.listener import (
     SignalFreeServer,
     bind,
 )
-from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.loop_lag import CpuShare, LoopLag
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
@@ -137,7 +137,6 @@ class HostedServer:
             await self.start()
         finally:
             reporting.cancel()
-        self._lag.busy.reset()  # of the work that the start was
         await head.register(registration.model_copy(update={"ready": True}))
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(registration, head, book))
 
@@ -166,6 +165,7 @@ class HostedServer:
 
     async def _send_heartbeats(self, registration: Registration, head: RegistryClient, book: AddressBook) -> None:
         ready = registration.model_copy(update={"ready": True})
+        cpu = CpuShare()
         while True:
             server = self.server
             heartbeat = Heartbeat(
@@ -173,7 +173,7 @@ class HostedServer:
                 requests=server.requests,
                 in_flight=server.in_flight,
                 sessions=server.sessions,
-                busy=self._lag.busy.value,
+                cpu=cpu.sample(),
                 phase=server.phase,
             )
             try:

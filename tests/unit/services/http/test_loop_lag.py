@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rollyard.services.http.loop_lag import BUSY_WINDOW_S, EVERY_S, WINDOW_S, BusyShare, LoopLag
+from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, CpuShare, LoopLag
 from tests.support.waiting import until
 from tests.unit.services.clock import Clock
 
@@ -32,30 +32,13 @@ def test_the_worst_lag_is_kept_for_one_to_two_windows() -> None:
     assert lag.worst_s == 0.0
 
 
-def test_the_busy_share_is_that_of_the_last_seconds_and_unknown_before() -> None:
+def test_the_share_of_a_core_is_that_of_the_last_seconds_and_unknown_before() -> None:
     clock, cpu = Clock(), Clock()
-    busy = BusyShare(clock, cpu)
+    share = CpuShare(clock, cpu)
     shares = []
     for used in [1.0] * 10 + [0.2] * 11:
-        busy.sample()
-        shares.append(busy.value)
+        shares.append(share.sample())
         clock.now += 1.0
         cpu.now += used
     assert shares[:10] == [0.0] * 10
     assert (shares[10], shares[-1]) == (pytest.approx(1.0), pytest.approx(0.2))
-    busy.reset()
-    assert busy.value == 0.0
-
-
-async def test_the_busy_share_of_a_loop_is_the_cpu_time_of_its_thread() -> None:
-    clock = Clock()
-    lag = LoopLag(clock)
-    lag.start()
-    before = time.thread_time()
-    await asyncio.sleep(0)
-    while time.thread_time() < before + 0.05:
-        pass
-    clock.now += BUSY_WINDOW_S  # so that the busy time is a small share of a long window
-    await until(lambda: lag.busy.value > 0)
-    lag.stop()
-    assert 0.05 / BUSY_WINDOW_S <= lag.busy.value < 0.5
