@@ -41,4 +41,4 @@ def test_the_share_of_a_core_is_that_of_the_last_seconds_and_unknown_before() ->
         clock.now += 1.0
         cpu.now += used
     assert shares[:10] == [0.0] * 10
-    assert (shares[10], shares[-1]) == (pytest.approx(1.0), pytest.approx(0.2))
+    assert [shares[10], shares[-1]] == pytest.approx([1.0, 0.2])
