@@ -33,9 +33,9 @@ def with_replicas(config: RunConfig, here: Container[str], cores: float | None) 
     cores_per_cost = (cores or 0.0) / (sum(cost.values()) + 1 / COLLECTOR_TURNS_PER_S)
     replicas = {family: max(1, round(cores_per_cost * cost[family] / count[family])) for family in count}
     chosen = {spec.name: replicas[spec.family] for spec in sharing if spec.is_auto}
-    why = (
-        "all servers share one process" if cores is None else f"{cores:g} cores for {pluralize(len(sharing), 'server')}"
-    )
+    why = "all servers share one process"
+    if cores is not None:
+        why = f"{cores:g} core{'s' * (cores != 1)} for {pluralize(len(sharing), 'server')}"
     notes = (f"{name}: {pluralize(number, 'replica')} (auto: {why})" for name, number in chosen.items())
     servers = (replace(spec, auto_replicas=chosen.get(spec.name)) for spec in config.servers)
     return replace(config, servers=tuple(servers), notes=(*config.notes, *notes))
