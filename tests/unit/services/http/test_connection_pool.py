@@ -9,6 +9,7 @@ import zlib
 import pytest
 import uvicorn
 
+from rollyard.records.errors import Failure
 from rollyard.services.http.connection_pool import REQUEST_HEADER, RUN_LIMITS, ConnectionPool, Dialer, target_of
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER
@@ -89,6 +90,31 @@ async def test_a_connection_beyond_the_limit_replaces_an_idle_one_but_never_one_
         await post(first.url, 5)
         assert first.requests == 11
     pool.close()
+
+
+async def test_a_request_that_is_not_due_soon_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.connection_pool.SWEEP_S", 0.01)
+    async with peer(b"") as other, http_transport() as transport:
+        with pytest.raises(Failure, match=r"did not respond within 0\.1 s"):
+            await transport.send("POST", other.url + "/x", b"{}", {}, 0.1)
+
+
+async def test_an_idle_connection_is_closed_without_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.connection_pool.SWEEP_S", 0.01)
+    monkeypatch.setattr("rollyard.services.http.transport.OTHER_KEEPALIVE_S", 0.0)
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(http(b"1"))
+        assert await reader.read() == b""
+        closed.set()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listener, http_transport() as transport:
+        await send(transport, f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/x")
+        await asyncio.wait_for(closed.wait(), deadline_s())
 
 
 @pytest.mark.parametrize("rollyard", [False, True])
