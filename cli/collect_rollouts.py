@@ -23,7 +23,7 @@ from rollyard.records.rollout_keys import Shard
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import State
+from rollyard.records.types import Parallel, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -71,8 +71,8 @@ class CollectOptions(Options):
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
-    num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Maximum number of concurrent episodes."""
+    num_samples_in_parallel: Parallel = 32
+    """Maximum number of concurrent episodes; auto: the number is found while collecting, and shown in the summary."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
@@ -129,7 +129,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
         limits=CollectionLimits(
-            options.num_samples_in_parallel,
+            None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
             options.max_attempts,
             options.rollout_timeout_s,
             options.max_failure_rate,
@@ -154,7 +154,9 @@ def _tasks(options: CollectOptions) -> DatasetTasks:
 
 
 async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan) -> int:
-    check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
+    file_limit, parallel = raise_file_limit(), plan.limits.parallel
+    if parallel is not None:
+        check_file_limit(file_limit, parallel)
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
@@ -240,6 +242,8 @@ def summary(
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
     for sentence in bottlenecks:
         print(f"                {plain_line(sentence)}")
+    if found := progress.concurrency:
+        print(f"  concurrency   {found.limit} was found ({found.why})")
     print(f"  rollouts      {paths.output}")
     abandoned = progress.failed - progress.masked
     if progress.failed_attempts or abandoned:

@@ -139,7 +139,8 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
     if progress.eta_s is not None:
         parts.append((1, f"{duration(progress.eta_s)} left"))
     if progress.in_flight:
-        parts.append((5, f"{progress.in_flight} in flight"))
+        found = progress.concurrency
+        parts.append((5, f"{progress.in_flight}{f' of {found.limit}' if found else ''} in flight"))
     if progress.oldest_s >= MIN_AGE_S:
         parts.append((6, f"oldest {duration(progress.oldest_s)}"))
     if progress.drift:

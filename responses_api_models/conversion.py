@@ -380,7 +380,7 @@ def response_around(output: list[Json], answer: Json, request: Json, finish_reas
     """Return a Response with this `output`. The id in `answer` must not have a prefix such as `chatcmpl-`."""
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
-    response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
+    response.update({key: value for key, value in request.items() if key in _ECHOED and value is not None})
     response.update(
         id=f"resp_{answer['id']}",
         object="response",
@@ -590,10 +590,11 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "r
 _CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 
 
-def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
+def to_messages(items: list[Any], dialect: Dialect, first: int = 0) -> list[Json]:
+    """Convert input items. `first`: the index of the first one in the request, for messages about it."""
     messages: list[Json] = []
     turn: Json | None = None
-    for index, item in enumerate(items):
+    for index, item in enumerate(items, first):
         try:
             turn = _add_input_item(messages, turn, item, index, dialect)
         except (KeyError, TypeError, AttributeError) as error:

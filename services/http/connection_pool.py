@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
-from rollyard.services.http.request import SentHeaders
+from rollyard.services.http.request import HttpResponse, SentHeaders
 
 MIB = 1024 * 1024
 
@@ -103,7 +103,7 @@ class ConnectionPool:
         headers: Mapping[str, str],
         timeout_s: float,
         echo: tuple[str, str] | None = None,
-    ) -> ReceivedResponse:
+    ) -> HttpResponse:
         """Send a request and return its response.
 
         Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
@@ -190,15 +190,13 @@ def _head(
     method: str, target: RequestTarget, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None
 ) -> bytes:
     """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
-    lines = f"{method} {target.request_target} HTTP/1.1\r\nHost: {target.host_header}\r\n"
-    if length or method != "GET":
-        lines += f"Content-Length: {length}\r\n"
-    if echo is not None:
-        lines += f"{REQUEST_HEADER}: {echo[0]}\r\n"
-    return lines.encode() + (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    size = b"Content-Length: %d\r\n" % length if length or method != "GET" else b""
+    own = f"{REQUEST_HEADER}: {echo[0]}\r\n".encode() if echo is not None else b""
+    block = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    return b"%b %b%b%b%b" % (method.encode(), target.lines, size, own, block)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestTarget:
     host: str
     port: int
@@ -206,6 +204,11 @@ class RequestTarget:
     """Path and query, as they appear in the request line."""
     host_header: str
     """Value of the Host header."""
+
+    @cached_property
+    def lines(self) -> bytes:
+        """What follows the method in a request, up to the Host header."""
+        return f"{self.request_target} HTTP/1.1\r\nHost: {self.host_header}\r\n".encode()
 
 
 @lru_cache(maxsize=4096)
@@ -228,7 +231,7 @@ class Connection(asyncio.Protocol):
         self._reader = ResponseReader(limits)
         self._lag = lag
         self._budget = budget
-        self._pending: asyncio.Future[ReceivedResponse] | None = None
+        self._pending: asyncio.Future[HttpResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._readable = select.poll()
 
@@ -242,10 +245,10 @@ class Connection(asyncio.Protocol):
         """True if the peer has neither closed the connection nor sent data since the last response."""
         return not self.closed and not self._readable.poll(0)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
         """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
         self._loop = asyncio.get_running_loop()
-        pending: asyncio.Future[ReceivedResponse] = self._loop.create_future()
+        pending: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._pending = pending
         self._reader.reset()
         self._until = self._lag.now() + timeout_s
@@ -330,16 +333,9 @@ class Connection(asyncio.Protocol):
             self._pending.set_exception(error)
 
 
-def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedResponse) -> None:
+def _settle(pending: asyncio.Future[HttpResponse], response: HttpResponse) -> None:
     if not pending.done():
         pending.set_result(response)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedResponse:
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
 
 
 class ResponseReader:
@@ -353,7 +349,7 @@ class ResponseReader:
         self.reset()
 
     def reset(self) -> None:
-        self.response: ReceivedResponse | None = None
+        self.response: HttpResponse | None = None
         self.reusable = False
         self._interim = 0
         self._header_bytes = 0
@@ -452,7 +448,7 @@ class ResponseReader:
                 body = decoder.feed(body)
                 decoder.finish()
         self._clear()
-        self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
+        self.response = HttpResponse.of(self._parser.get_status_code(), headers, body)
 
     def _too_large(self) -> InvalidResponse:
         return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")

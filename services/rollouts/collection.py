@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import math
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from rollyard.records.activity import Collection
+from rollyard.records.activity import Collection, ModelLoad
 from rollyard.records.errors import Failure, OperatorError, did_you_mean
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters
@@ -104,6 +105,9 @@ class CollectionPlan:
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
         object.__setattr__(self, "params", with_whole_numbers(self.params))
 
+    def with_most_parallel(self, most: int) -> CollectionPlan:
+        return replace(self, limits=replace(self.limits, most_parallel=most))
+
 
 class OpenCollection:
     """The open files of a collection, after its existing rollouts have been counted."""
@@ -159,7 +163,10 @@ class OpenCollection:
         _check_inputs(RolloutPaths(plan.output), tasks.files)
         _check_agents(tasks.agents, directory)
         reached = reachable(tasks.agents, directory.references)
-        check_open_files(directory, reached, plan.limits.parallel)
+        if plan.limits.parallel is None:
+            plan = plan.with_most_parallel(most_parallel(directory, reached))
+        else:
+            check_open_files(directory, reached, plan.limits.parallel)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
@@ -220,6 +227,7 @@ class OpenCollection:
                 print_line=print_line,
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
+                read_load=await self._load_reader() if plan.limits.parallel is None else None,
             )
 
             def on_bottleneck(name: str, sentence: str) -> None:
@@ -241,6 +249,17 @@ class OpenCollection:
         if self.merged is not None:
             state = "complete" if self.merged.progress.measured == self.merged.progress.expected else "incomplete"
         return state
+
+    async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
+        """Return how to read the load of the model servers, or None if none of them reports it."""
+        from rollyard.services.rollouts.concurrency import LoadReader  # most collections do not need it
+
+        directory = await self._stack.client.book.current()
+        reached = reachable(self._tasks.agents, directory.references)
+        models = [name for name in sorted(reached) if directory.families.get(name) == "responses_api_models"]
+        reader = LoadReader(self._stack.client, models)
+        await reader.read()
+        return reader.read if reader.supported else None
 
     def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
         others = [path for path in shard_files(plan.output) if path != self.paths.output]
@@ -412,28 +431,41 @@ def check_file_limit(limit: int, parallel: int) -> None:
 
 
 def check_open_files(directory: Directory, reached: set[str], parallel: int) -> None:
-    """Raise OperatorError if a server that the rows reach may open too few files in its processes.
+    """Raise OperatorError if a server that the rows reach may open too few files in its processes."""
+    for name, limit, each, processes in _open_files(directory, reached):
+        needed = each * math.ceil(parallel / processes) + OTHER_FILES
+        if needed > limit:
+            own = max(len(directory.servers.get(name, ())), 1)
+            where = "its process" if own == 1 else f"each of its {own} processes"
+            missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - processes
+            raise OperatorError(
+                f"{name} may open {limit} files in {where}, but {parallel} concurrent episodes need about {needed} "
+                f"({each} for each episode of a process): raise the limit (ulimit -Hn) and restart ng_run, set "
+                f"replicas: {own + missing} for it, or lower --num-samples-in-parallel"
+            )
+
+
+def most_parallel(directory: Directory, reached: set[str]) -> int:
+    """Return the largest number of episodes whose files neither this process nor a server is too short of."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
+    for _, limit, each, processes in _open_files(directory, reached):
+        most = min(most, (limit - OTHER_FILES) // each * processes)
+    return max(most, 1)
+
+
+def _open_files(directory: Directory, reached: set[str]) -> Iterator[tuple[str, int, int, int]]:
+    """Yield of each server: name, limit of open files, files of an episode, and processes that share the episodes.
 
     An episode in flight holds one connection at every server that it reaches, and one from there to the next server.
     Of several agents and environments each gets its share of the episodes; a model server may get all.
     """
     processes = {name: max(len(directory.servers.get(name, ())), 1) for name in reached}
     for name in sorted(reached & directory.open_files.keys()):
-        limit, family = directory.open_files[name], directory.families[name]
+        family = directory.families[name]
         is_model = family == "responses_api_models"
         sharing = [name] if is_model else [other for other in reached if directory.families[other] == family]
-        count = sum(processes[other] for other in sharing)
         each = 2 if is_model or directory.references.get(name) else 1
-        needed = each * math.ceil(parallel / count) + OTHER_FILES
-        if needed > limit:
-            where = "its process" if processes[name] == 1 else f"each of its {processes[name]} processes"
-            missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - count
-            raise OperatorError(
-                f"{name} may open {limit} files in {where}, but {parallel} concurrent "
-                f"episodes need about {needed} ({each} for each episode of a process): raise the limit (ulimit -Hn) "
-                f"and restart ng_run, set replicas: {processes[name] + missing} for it, or lower "
-                "--num-samples-in-parallel"
-            )
+        yield name, directory.open_files[name], each, sum(processes[other] for other in sharing)
 
 
 def agents_of(directory: Directory) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import logging
@@ -9,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,6 +27,24 @@ def raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def available_memory() -> tuple[int, int, bool]:
+    """Return the free memory and the total memory in bytes, and whether they are those of this container."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    free, total = sizes["MemAvailable"], sizes["MemTotal"]
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if left < free:
+            return left, limit, True
+    return free, total, False
+
+
+def free_memory_share() -> float:
+    free, total, _ = available_memory()
+    return free / total
 
 
 def tune_gc() -> None:

@@ -14,9 +14,9 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -34,16 +34,17 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.listener import Headers, SendResponse
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
     Handler,
+    Headers,
     HttpResponse,
     RawRequest,
     RawResponse,
     Receive,
     Scope,
     Send,
+    SendResponse,
     SentHeaders,
     cancel_on_disconnect,
     problem_response,
@@ -104,7 +105,7 @@ class Server:
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
-        self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
         rules = context.keys.access
@@ -155,6 +156,10 @@ class Server:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
         self.__error_formats[path] = convert
 
+    def requests_to(self, path: str) -> RouteMetrics:
+        """Return the counts of the requests to a route, which continue to grow."""
+        return self.__metrics.route(path)
+
     def measure(self, source: MetricSource) -> None:
         """Add the metrics of `source` to this server's /metrics."""
         self.__metrics.add(source)
@@ -167,7 +172,8 @@ class Server:
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__routes.get(call.path, self.__rest) if scope["method"] == "POST" else None
         if rejection := self.__rejection(call.headers, scope):
-            await self.__reject(call.path, rejection, partial(_send_asgi, send))
+            self.requests += 1
+            await self.__send(self.__rejected(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
         else:
@@ -178,10 +184,14 @@ class Server:
             finally:
                 self.in_flight -= 1
 
-    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
-        """Return whether a POST ends if its caller disconnects; None if it is rejected or its path has no hot route."""
-        route = self.__routes.get(scope["path"], self.__rest)
-        return None if route is None or self.__rejection(headers, scope) else route.cancellable
+    def is_cancellable(self, path: str) -> bool | None:
+        """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
+        route = self.__routes.get(path, self.__rest)
+        return None if route is None else route.cancellable
+
+    def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request from outside this process may be served; `__call__` rejects any other."""
+        return self.__rejection(headers, scope) is None
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
@@ -189,28 +199,39 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
+    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
+        """Respond to a POST to a hot route, or reject it. Returns the status, the headers and the body, also of a
+        stream; None if the path has no hot route.
+        """
+        route = self.__routes.get(call.path, self.__rest)
+        if route is None:
+            return None
+        self.requests += 1
+        if rejection := self.__rejection(call.headers):
+            response = self.__rejected(call.path, rejection)
+            return response.status, self.__headers(response), response.body
+        self.in_flight += 1
+        started, status = time.perf_counter(), 499
+        try:
+            response = await self.__respond(route, call, None)
+            body = response.body if response.stream is None else await _joined(response.stream)
+            status = response.status
+        except Exception:
+            status = 500
+            raise
+        finally:
+            route.metrics.observe(status, time.perf_counter() - started)
+            self.in_flight -= 1
+        return status, self.__headers(response), body
+
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
-        route = self.__routes.get(path, self.__rest)
-        if route is None:
-            return None
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
-        found: list[HttpResponse] = []
-
-        async def keep(status: int, headers: Headers, response: RawResponse) -> None:
-            if response.stream is not None:
-                async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
-                    response.body = b"".join([piece async for piece in pieces])
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-            cookies = tuple(value for name, value in pairs if name == "set-cookie")
-            found.append(HttpResponse(status, dict(pairs), response.body, cookies))
-
-        if rejection := self.__rejection(given):
-            await self.__reject(path, rejection, keep)
-        else:
-            await self.__exchange(route, RawRequest(path, given, body, query.encode()), keep)
-        return found[0]
+        if (answer := await self.answer_whole(RawRequest(path, given, body, query.encode()))) is None:
+            return None
+        received, cookies = _as_received(tuple(answer[1]))
+        return HttpResponse(answer[0], received, answer[2], cookies)
 
     async def __exchange(
         self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
@@ -231,14 +252,15 @@ class Server:
             self.in_flight -= 1
 
     def __send(self, response: RawResponse, send: SendResponse) -> Awaitable[None]:
-        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
-        return send(response.status, headers, response)
+        return send(response.status, self.__headers(response), response)
 
-    async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
-        self.requests += 1
+    def __headers(self, response: RawResponse) -> Headers:
+        return [(b"content-type", response.content_type), self.run_header, *response.headers]
+
+    def __rejected(self, path: str, rejection: Failure) -> RawResponse:
         response = self.__formatted(path, self.__errors.failed(rejection, path))
         self.__metrics.route("refused").observe(response.status, 0.0)
-        await self.__send(response, send)
+        return response
 
     def __rejection(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> Failure | None:
         """Return the reason to reject a request: it is for another run or server, or lacks the token.
@@ -247,7 +269,7 @@ class Server:
         """
         if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
             return failure
-        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
+        if (run_id := headers.get(b"x-rollyard-run", self.run_header[1])) != self.run_header[1]:
             detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
@@ -316,7 +338,7 @@ class Server:
         async def send_with_run_header(message: Any) -> None:
             nonlocal complete, status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], self.__run_header]
+                message["headers"] = [*message["headers"], self.run_header]
                 status = message["status"]
             complete = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
@@ -366,6 +388,18 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+async def _joined(stream: AsyncIterator[bytes]) -> bytes:
+    async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
+        return b"".join([piece async for piece in pieces])
+
+
+@lru_cache(maxsize=1024)
+def _as_received(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the headers and the cookies of a response as a caller in this process receives them."""
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    return dict(pairs), tuple(value for name, value in pairs if name == "set-cookie")
 
 
 async def _send_asgi(send: Send, status: int, headers: Headers, response: RawResponse) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -137,7 +137,7 @@ async def collect(
     agent_name: str | None = None,
     num_repeats: int = 1,
     num_repeats_add_seed: bool = False,
-    num_samples_in_parallel: int = 32,
+    num_samples_in_parallel: int | Literal["auto"] = 32,
     limit: int | None = None,
     responses_create_params: Mapping[str, Any] | None = None,
     resume: bool = True,
@@ -164,7 +164,12 @@ async def collect(
     does not raise an exception. The summary counts it, and its `state` is then not `complete`.
     """
     check_arguments(locals())
-    limits = CollectionLimits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
+    limits = CollectionLimits(
+        None if num_samples_in_parallel == "auto" else num_samples_in_parallel,
+        max_attempts,
+        rollout_timeout_s,
+        max_failure_rate,
+    )
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)
