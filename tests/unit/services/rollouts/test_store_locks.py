@@ -11,7 +11,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rollout_file import RolloutPaths
-from rollyard.services.rollouts.collection import CollectionPlan, check_agent_limits, check_file_limit
+from rollyard.records.run_types import Directory
+from rollyard.services.rollouts.collection import CollectionPlan, check_file_limit, check_open_files
 from rollyard.services.rollouts.store import RolloutStore
 from tests.support.waiting import deadline_s
 
@@ -60,21 +61,31 @@ def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "parallel", "refused"),
+    ("limits", "agents", "parallel", "short"),
     [
-        ({"a": [4096]}, 1000, False),
-        ({"a": [4096]}, 2000, True),
-        ({"a": [4096, 4096]}, 2000, False),
-        ({"a": [4096, 1024]}, 2000, True),
-        ({}, 10_000, False),
+        ({"agent": 4096}, 1, 1900, ""),
+        ({"agent": 4096}, 1, 2000, "agent"),
+        ({"agent": 4096}, 2, 2000, ""),
+        ({"agent": 4096, "model": 4096}, 2, 2000, "model"),
+        ({"agent": 8192, "model": 8192, "environment": 1024}, 1, 2000, "environment"),
+        ({"agent": 8192, "model": 8192, "environment": 2200, "unused": 64}, 1, 2000, ""),
+        ({}, 1, 100_000, ""),
     ],
 )
-def test_the_open_files_of_an_agents_processes_are_counted_by_replica(
-    limits: dict[str, list[int]], parallel: int, refused: bool
+def test_episodes_that_do_not_fit_into_the_open_files_of_a_server_are_refused_with_its_name(
+    limits: dict[str, int], agents: int, parallel: int, short: str
 ) -> None:
-    expected = pytest.raises(OperatorError, match=r"each process of a.*replicas") if refused else nullcontext()
+    directory = Directory(
+        run_id="r1",
+        servers={"agent": ["http://a"] * agents, "model": ["http://m"], "environment": ["http://e"]},
+        families={"agent": "agents", "model": "responses_api_models", "environment": "resources_servers"},
+        settings={},
+        references={"agent": ["model", "environment"]},
+        open_files=limits,
+    )
+    expected = pytest.raises(OperatorError, match=rf"^{short} may open .* set replicas: \d") if short else nullcontext()
     with expected:
-        check_agent_limits(limits, parallel)
+        check_open_files(directory, {"agent", "model", "environment"}, parallel)
 
 
 def test_the_collector_needs_one_open_file_per_episode() -> None:
