@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
+    mutants bench bench-quick bench-gate bench-verdicts dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -226,6 +226,9 @@ bench: $(DEV)  ## measure every published claim about speed on this host
 
 bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
+
+bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 4 minutes
+	$(BIN)/python -m benchmarks.gate
 
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
