@@ -7,6 +7,7 @@ interval is above the limit; while the limit is inside the interval, further pai
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import sys
@@ -44,9 +45,11 @@ class Figure:
 class Plan:
     """How many pairs to measure of each figure."""
 
-    pairs: int = 6
+    pairs: int = 5
     most_pairs: int = 12
     """How many while the limit is inside the interval."""
+    extra_until_s: float = math.inf
+    """Time since the start after which no more than `pairs` are measured."""
     limit: float = LIMIT
 
 
@@ -62,12 +65,13 @@ class Comparison:
     def ratios(self) -> list[float]:
         return [sum(now.values()) / sum(before.values()) for before, now in zip(self.before, self.now, strict=True)]
 
-    def ended(self, plan: Plan) -> bool:
-        """Return whether enough was measured."""
+    def ended(self, plan: Plan, passed_s: float) -> bool:
+        """Return whether enough was measured, `passed_s` after the start of all comparisons."""
         if len(self.now) < plan.pairs:
             return False
         low, high = interval(self.ratios)
-        return low > plan.limit or high <= plan.limit or len(self.now) >= plan.most_pairs
+        known = low > plan.limit or high <= plan.limit
+        return known or len(self.now) >= plan.most_pairs or passed_s > plan.extra_until_s
 
     def is_worse(self, limit: float) -> bool:
         return interval(self.ratios)[0] > limit
@@ -93,7 +97,7 @@ class Comparison:
         table(self.figure.name, head, cells, f"{ratio}, target <={limit:g}: {verdict}")
 
 
-def compare(figure: Figure, before: Path, folder: Path, plan: Plan) -> Comparison:
+def compare(figure: Figure, before: Path, folder: Path, plan: Plan, started: float) -> Comparison:
     """Measure the commands in the folder `before` and those of this checkout in turn."""
     found = Comparison(figure)
     with ExitStack() as stack:
@@ -102,7 +106,7 @@ def compare(figure: Figure, before: Path, folder: Path, plan: Plan) -> Compariso
             (folder / name).mkdir(parents=True)
             measures.append(stack.enter_context(figure.prepare(commands, folder / name)))
         sides = list(zip((found.before, found.now), measures, strict=True))
-        while not found.ended(plan):
+        while not found.ended(plan, time.monotonic() - started):
             number = len(found.now)
             # Which one is first changes, so that neither gains from it.
             for samples, measure in sides if number % 2 else reversed(sides):
@@ -128,7 +132,7 @@ def against(revision: str, figures: Sequence[Figure], plan: Plan) -> int:
         with tempfile.TemporaryDirectory() as temporary, installed(revision) as before:
             print(f"{revision[:12]} is installed ({time.monotonic() - started:.0f} s)", flush=True)
             for number, figure in enumerate(figures):
-                comparison = compare(figure, before, Path(temporary) / str(number), plan)
+                comparison = compare(figure, before, Path(temporary) / str(number), plan, started)
                 comparison.show(plan.limit)
                 if comparison.is_worse(plan.limit):
                     worse.append(figure.name)
@@ -142,5 +146,5 @@ def against(revision: str, figures: Sequence[Figure], plan: Plan) -> int:
 
 def warmed_up(measure: Measure) -> Measure:
     """Measure once, for which files are read and modules compiled, without the result."""
-    measure(0)
+    measure(-1)
     return measure

@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     if options.against:
-        plan = Plan(options.pairs, options.pairs, options.max_ratio)
+        plan = Plan(options.pairs, options.pairs, limit=options.max_ratio)
         sys.exit(against(options.against, figures(options.parallel, effort.scale), plan))
     if options.turns:
         with tempfile.TemporaryDirectory() as temporary:

@@ -37,8 +37,8 @@ DATA = INSTALLED.parent / "shared" / "data"
 ENVIRONMENTS = INSTALLED / "resources_servers"
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 WORDS = "This is a plain sentence about the weather, which was fine in the town. " * 20
-PROGRAM = "    return any(abs(a - b) < threshold for i, a in enumerate(numbers) for b in numbers[:i])\n"
-"""An answer to the first example of humaneval."""
+PARTS = 12
+"""Pairs of a comparison whose answers differ, so that no grader finds them in its caches."""
 Pair = tuple[str, str]
 TARGET = 1.0
 """Maximum ratio of our CPU time per verdict to math-verify's."""
@@ -91,12 +91,12 @@ def figure(environment: str, bodies: Sequence[bytes]) -> Figure:
 
             def once(number: int) -> dict[str, float]:
                 before = family_cpu_s(pid)
-                for body in bodies:
+                for body in (part := bodies[number % PARTS :: PARTS]):
                     connection.request("POST", "/verify", body, {"content-type": "application/json"})
                     response = connection.getresponse()
                     if "reward" not in json.loads(text := response.read()):
                         raise BenchmarkError(f"/verify of {environment}: {text.decode()}")
-                return {environment: 1000 * (family_cpu_s(pid) - before) / len(bodies)}
+                return {environment: 1000 * (family_cpu_s(pid) - before) / len(part)}
 
             yield warmed_up(once)
             connection.close()
@@ -105,7 +105,7 @@ def figure(environment: str, bodies: Sequence[bytes]) -> Figure:
 
 
 def requests() -> dict[str, list[bytes]]:
-    """Return the bodies for `/verify` by environment: they are sent one after another, about a second of CPU in all."""
+    """Return the bodies for `/verify` by environment. Each pair sends a part of them, about a second of CPU."""
     triples = [json.loads(line) for line in TRIPLES.read_bytes().splitlines()]
     math = [
         {"problem": each["problem"], "expected_answer": each["gold"], **answered(each["response"])}
@@ -121,16 +121,8 @@ def requests() -> dict[str, list[bytes]]:
         row | answered(f"{number} {WORDS}")
         for number, row in enumerate(read_rows(ENVIRONMENTS / "ifeval" / "data" / "example.jsonl"))
     ]
-    program = next(read_rows(ENVIRONMENTS / "humaneval" / "data" / "example.jsonl"))
-    return {
-        name: [json.dumps(row).encode() for row in rows]
-        for name, rows in (
-            ("gsm8k", gsm8k * 10),
-            ("math", math[::9]),
-            ("ifeval", ifeval * 500),
-            ("humaneval", [program | answered(program["prompt"] + PROGRAM)] * 100),
-        )
-    }
+    kinds = (("gsm8k", gsm8k, 90), ("math", math, 1), ("ifeval", ifeval, 3600))
+    return {name: [json.dumps(row).encode() for row in rows] * repeats for name, rows, repeats in kinds}
 
 
 def answered(text: str) -> dict[str, object]:
