@@ -24,7 +24,7 @@ HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"
 CALL = b'"call_'
 """Precedes the number of a tool call, last in the id of the last tool output. Searched from the end, so that a long
-conversation costs no more than a short one. Quotes inside a JSON string are escaped: a text has no such match."""
+conversation costs no more than a short one. Inside a text, its quote is escaped."""
 USAGE = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
 
 
@@ -45,8 +45,10 @@ class Script:
         else:
             return self.stats()
         self.turns_served += 1
-        at = request.rfind(CALL) + len(CALL)
-        turn = 0 if at < len(CALL) else int(request[at : request.index(b'"', at)]) + 1
+        at = request.rfind(CALL)
+        while at > 0 and request[at - 1 : at] == b"\\":
+            at = request.rfind(CALL, 0, at)
+        turn = 0 if at < 0 else int(request[at + len(CALL) : request.index(b'"', at + len(CALL))]) + 1
         return responses[min(turn, len(responses) - 1)]
 
     def stats(self) -> bytes:
