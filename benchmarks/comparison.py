@@ -58,6 +58,7 @@ class Comparison:
     """The samples of one figure: of the other commit, and of this checkout."""
 
     figure: Figure
+    titles: tuple[str, str] = ("before", "now")
     before: list[Sample] = field(default_factory=list)
     now: list[Sample] = field(default_factory=list)
 
@@ -79,7 +80,7 @@ class Comparison:
     def show(self, limit: float) -> None:
         """Print the medians and the verdict."""
         parts = list(self.now[0])
-        kinds = (("before", self.before), ("now", self.now))
+        kinds = zip(self.titles, (self.before, self.now), strict=True)
         cells = [
             [
                 title,
@@ -97,9 +98,11 @@ class Comparison:
         table(self.figure.name, head, cells, f"{ratio}, target <={limit:g}: {verdict}")
 
 
-def compare(figure: Figure, before: Path, folder: Path, plan: Plan, started: float) -> Comparison:
+def compare(
+    figure: Figure, before: Path, folder: Path, plan: Plan, started: float, titles: tuple[str, str] = ("before", "now")
+) -> Comparison:
     """Measure the commands in the folder `before` and those of this checkout in turn."""
-    found = Comparison(figure)
+    found = Comparison(figure, titles)
     with ExitStack() as stack:
         measures = []
         for name, commands in (("before", before), ("now", COMMANDS)):

@@ -68,8 +68,8 @@ def plug_ins(folder: Path) -> Path:
     return folder
 
 
-def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10) -> Config:
-    """Return a config: vllm_model in front of the scripted model, an environment, and the game agent."""
+def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10, agent: str = "game_agent") -> Config:
+    """Return a config: vllm_model in front of the scripted model, an environment, and an agent."""
     model = {"base_url": f"{model_url}/v1", "api_key": "none", "model": "script"}
     names = {
         "max_steps": max_steps,
@@ -79,7 +79,7 @@ def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10) 
     return {
         "model": {"responses_api_models": {"vllm_model": model}},
         "environment": {"resources_servers": {environment: {}}},
-        AGENT: {"agents": {"game_agent": names}},
+        AGENT: {"agents": {agent: names}},
     }
 
 
