@@ -1,9 +1,9 @@
 """CPU time per model call of Rollyard and of NeMo Gym, in turn, in front of the same endpoint: `make bench-nemo-gym`.
 
 Both play the same rows with their `simple_agent`, their `vllm_model` and an environment whose only tool does nothing: 6
-model calls and 5 tool calls per episode, 64 episodes in flight. Counted are the head, the servers and the collector after
-its start, as in turns.py; NeMo Gym's idle Ray cluster and the endpoint are not. Rollyard plays ten times as many rows,
-because the start of a collector would otherwise be most of what is measured.
+model calls and 5 tool calls per episode, 64 episodes in flight. Counted are the head, the servers, and the collector
+after its start, as in turns.py; NeMo Gym's idle Ray cluster and the endpoint are not. Rollyard plays ten times as many
+rows, because the start of its collector would otherwise be most of what is measured.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -29,7 +29,6 @@ from benchmarks.commands import (
     COMMANDS,
     TIMEOUT_S,
     BenchmarkError,
-    Run,
     collect,
     cpu_of,
     environment,
@@ -46,13 +45,13 @@ TURNS = 6
 PARALLEL = 64
 ROLLOUTS = 160
 START_S = 600.0
-SERVERS = {
-    "resources_servers/trivial": "environment",
-    "responses_api_agents/simple_agent": "agent",
-    "responses_api_models/vllm_model": "model",
-    "environment_servers/legacy_agent": "agent_environment_server",
-}
-"""Folder -> name of the instance. NeMo Gym adds the last one to each agent."""
+SERVERS = (
+    "resources_servers/trivial",
+    "responses_api_agents/simple_agent",
+    "responses_api_models/vllm_model",
+    "environment_servers/legacy_agent",
+)
+"""Folders of NeMo Gym's servers. It adds the last one to each agent."""
 ENVIRONMENT = """\
 from fastapi import FastAPI
 from nemo_gym.base_resources_server import (
@@ -103,61 +102,34 @@ STEP = {
 ROW = {"responses_create_params": {"input": [{"role": "user", "content": "Play."}], "tools": [STEP]}}
 
 
-class Stack(Protocol):
+class Stack(NamedTuple):
     """Running servers of either side."""
 
-    scale: int
-
-    def cpu(self) -> Mapping[str, float]:
-        """Return the CPU seconds used so far by the head and each server."""
-
-    def collect(self, rows: Path) -> float:
-        """Play the rows; return the CPU seconds of the collector."""
-
-
-class RollyardStack(NamedTuple):
-    run: Run
-    scale: int = 10
-
-    def cpu(self) -> Mapping[str, float]:
-        return self.run.cpu()
-
-    def collect(self, rows: Path) -> float:
-        return collect(self.run, workloads.AGENT, rows, parallel=PARALLEL, repeats=1).finish().cpu_s
-
-
-class GymStack(NamedTuple):
-    commands: Path
-    folder: Path
-    head: int
-    port: int
-    scale: int = 1
-
-    def cpu(self) -> Mapping[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_instances", timeout=TIMEOUT_S) as response:
-            servers: list[dict[str, Any]] = orjson.loads(response.read())
-        return {"head": cpu_s(self.head), **{each["process_name"]: cpu_s(each["pid"]) for each in servers}}
-
-    def collect(self, rows: Path) -> float:
-        output = rows.with_name(f"of_{rows.name}")
-        options = [f"+agent_name={workloads.AGENT}", f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}"]
-        options += [f"+num_samples_in_parallel={PARALLEL}", *_head(self.port)]
-        return cpu_of([str(self.commands / "ng_collect_rollouts"), *options], self.folder)
+    cpu: Callable[[], Mapping[str, float]]
+    """Returns the CPU seconds used so far by the head and each server."""
+    collect: Callable[[Path], float]
+    """Plays the rows in a file; returns the CPU seconds of the collector."""
+    rows: int
+    """How many to play per measurement."""
 
 
 @contextmanager
 def rollyard(folder: Path, url: str) -> Iterator[Stack]:
     config = workloads.game(url, "trivial", agent="simple_agent")
     with stack(folder, config, f"+server_roots=[{workloads.plug_ins(folder / 'plugins')}]") as run:
-        yield RollyardStack(run)
+
+        def play(rows: Path) -> float:
+            return collect(run, workloads.AGENT, rows, parallel=PARALLEL, repeats=1).finish().cpu_s
+
+        yield Stack(run.cpu, play, 10 * ROLLOUTS)
 
 
 @contextmanager
 def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
     """Run `gym env start`. All its servers use the same virtual environment."""
-    for server in SERVERS:
-        (folder / "venvs" / server).mkdir(parents=True)
-        (folder / "venvs" / server / ".venv").symlink_to(commands.parent)
+    for name in SERVERS:
+        (folder / "venvs" / name).mkdir(parents=True)
+        (folder / "venvs" / name / ".venv").symlink_to(commands.parent)
     server = folder / "resources_servers" / "trivial"
     server.mkdir(parents=True)
     (server / "app.py").write_text(ENVIRONMENT)
@@ -167,9 +139,9 @@ def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     model = {"base_url": f"{url}/v1", "api_key": "none", "model": "script"}
-    model |= {"return_token_id_information": False, "uses_reasoning_parser": False}
+    flags = {"return_token_id_information": False, "uses_reasoning_parser": False}
     config = {
-        "model": {"responses_api_models": {"vllm_model": {"entrypoint": "app.py", **model}}},
+        "model": {"responses_api_models": {"vllm_model": {"entrypoint": "app.py", **model, **flags}}},
         "environment": {"resources_servers": {"trivial": {"entrypoint": "app.py", "domain": "games"}}},
         workloads.AGENT: {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", **names}}},
     }
@@ -182,13 +154,24 @@ def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
     log = folder / "gym.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output, stderr=output)
+
+    def cpu() -> Mapping[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_instances", timeout=TIMEOUT_S) as response:
+            servers: list[dict[str, Any]] = orjson.loads(response.read())
+        return {"head": cpu_s(process.pid), **{each["process_name"]: cpu_s(each["pid"]) for each in servers}}
+
+    def play(rows: Path) -> float:
+        files = [f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={rows.with_name(f'of_{rows.name}')}"]
+        options = [f"+agent_name={workloads.AGENT}", *files, f"+num_samples_in_parallel={PARALLEL}", *_head(port)]
+        return cpu_of([str(commands / "ng_collect_rollouts"), *options], folder)
+
     try:
         deadline = time.monotonic() + START_S
         while b"servers ready!" not in log.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchmarkError(f"gym env start did not become ready:\n{log.read_text()[-3000:]}")
             time.sleep(0.2)
-        yield GymStack(commands, folder, process.pid, port)
+        yield Stack(cpu, play, ROLLOUTS)
     finally:
         family = children(process.pid)
         process.send_signal(signal.SIGINT)
@@ -213,7 +196,7 @@ def side(commands: Path, folder: Path) -> Iterator[Measure]:
     ):
 
         def once(number: int) -> Sample:
-            rows = write_rows(folder / f"rows{number}.jsonl", [ROW] * ROLLOUTS * servers.scale)
+            rows = write_rows(folder / f"rows{number}.jsonl", [ROW] * servers.rows)
             calls, before = script.stats()[0], servers.cpu()
             collector = servers.collect(rows) - start_s
             calls = script.stats()[0] - calls
