@@ -2,7 +2,7 @@
 
 Other load on the host changes CPU times by 5 to 10 %, so one pair says little, and neither does a bare median. The
 interval of a ratio holds the median of 95 % of the samples drawn from the pairs. A figure has become worse if its whole
-interval is above the limit; while the limit is inside the interval, further pairs are measured.
+interval is above the limit, after further pairs than a figure needs whose whole interval is below it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class Plan:
     """How many pairs to measure of each figure."""
 
     pairs: int = 5
+    """How many at least. They suffice if the whole interval is below the limit."""
     most_pairs: int = 12
-    """How many while the limit is inside the interval."""
+    """How many otherwise: no figure is worse after fewer."""
     extra_until_s: float = math.inf
-    """Time since the start after which no more than `pairs` are measured."""
+    """Time since the start after which those end whose interval holds the limit."""
     limit: float = LIMIT
 
 
@@ -68,11 +69,10 @@ class Comparison:
 
     def ended(self, plan: Plan, passed_s: float) -> bool:
         """Return whether enough was measured, `passed_s` after the start of all comparisons."""
-        if len(self.now) < plan.pairs:
-            return False
+        if not plan.pairs <= len(self.now) < plan.most_pairs:
+            return len(self.now) >= plan.most_pairs
         low, high = interval(self.ratios)
-        known = low > plan.limit or high <= plan.limit
-        return known or len(self.now) >= plan.most_pairs or passed_s > plan.extra_until_s
+        return high <= plan.limit or (low <= plan.limit and passed_s > plan.extra_until_s)
 
     def is_worse(self, limit: float) -> bool:
         return interval(self.ratios)[0] > limit

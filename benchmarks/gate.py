@@ -16,6 +16,7 @@ from benchmarks.comparison import Plan, against
 
 BASELINE = Path(__file__).parent / "baseline"
 PATIENCE_S = 240
+"""Time after which undecided figures get no further pairs."""
 SCALE = 0.4
 """Share of the rollouts per pair that `benchmarks.turns` plays."""
 
@@ -32,12 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="REVISION", default=BASELINE.read_text().strip(), help="another commit")
     parser.add_argument("--only", default="", metavar="WORD", help="figures with this word in their names")
-    parser.add_argument("--pairs", type=int, default=Plan.pairs, help="measurements of each figure, at least")
     options = parser.parse_args(arguments)
     chosen = [figure for figure in figures if options.only in figure.name]
     if not chosen:
         parser.error(f"no figure has {options.only!r} in its name: {', '.join(figure.name for figure in figures)}")
-    return against(options.against, chosen, Plan(options.pairs, extra_until_s=PATIENCE_S))
+    return against(options.against, chosen, Plan(extra_until_s=PATIENCE_S))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_the_interval_of_a_median_ratio_leaves_out_a_single_outlier() -> None:
 def test_a_figure_is_worse_only_if_its_whole_interval_is_above_the_limit(tmp_path: Path) -> None:
     found = {now: compare(Costs(now, 0.02).figure, BEFORE, tmp_path / str(now), Plan(), 0.0) for now in (1.0, 1.1)}
     assert [comparison.is_worse(1.03) for comparison in found.values()] == [False, True]
-    assert len(found[1.1].now) == Plan.pairs
+    assert [len(comparison.now) for comparison in found.values()] == [Plan.pairs, Plan.most_pairs]
     assert not compare(Costs(1.04, 0.05).figure, BEFORE, tmp_path / "unsure", Plan(), 0.0).is_worse(1.03)
 
 
@@ -54,11 +54,12 @@ def test_more_pairs_are_measured_while_the_limit_is_inside_the_interval(tmp_path
     assert len(compare(unsure, BEFORE, tmp_path / "a", Plan(pairs=3, most_pairs=7), 0.0).now) == 7
     hurried = Plan(pairs=3, most_pairs=7, extra_until_s=-1.0)
     assert len(compare(unsure, BEFORE, tmp_path / "b", hurried, 0.0).now) == 3
+    assert len(compare(Costs(2.0).figure, BEFORE, tmp_path / "c", hurried, 0.0).now) == 7
 
 
 def test_the_two_of_a_pair_take_turns_in_being_first(tmp_path: Path) -> None:
     costs = Costs(2.0)
-    compare(costs.figure, BEFORE, tmp_path / "costs", Plan(pairs=2), 0.0)
+    compare(costs.figure, BEFORE, tmp_path / "costs", Plan(2, 2), 0.0)
     assert costs.order == ["now", "before", "before", "now"]
 
 
@@ -69,7 +70,7 @@ def test_medians_are_shown_by_part(tmp_path: Path, capsys: pytest.CaptureFixture
         ["before", "1.00", "0.50", "0.50"],
         ["now", "2.00", "0.50", "1.50"],
     ]
-    assert "2.000 times (2.000 to 2.000), 5 pairs, target <=1.03: ABOVE 1.03" in shown
+    assert "2.000 times (2.000 to 2.000), 12 pairs, target <=1.03: ABOVE 1.03" in shown
 
 
 def test_a_commit_that_the_clone_lacks_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
