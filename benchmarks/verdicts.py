@@ -106,7 +106,7 @@ def figure(environment: str, bodies: Sequence[bytes]) -> Figure:
 
 def requests() -> dict[str, list[bytes]]:
     """Return the bodies for `/verify` by environment. Each pair sends a part of them, about a second of CPU."""
-    triples = [json.loads(line) for line in TRIPLES.read_bytes().splitlines()]
+    triples = list(read_rows(TRIPLES))
     math = [
         {"problem": each["problem"], "expected_answer": each["gold"], **answered(each["response"])}
         for each in triples
