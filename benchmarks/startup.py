@@ -10,18 +10,22 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import stack
-from benchmarks.processes import children, memory_mb
+from benchmarks.commands import cpu_of, stack
+from benchmarks.comparison import Figure, Measure, warmed_up
+from benchmarks.processes import children, family_cpu_s, memory_mb
 from benchmarks.tables import table, verdict
 
 READY_S = 4.0
 IDLE_MB = 400.0
 SETTLE_S = 2.0
+HELPFUL = ("ng_run", "ng_collect_rollouts", "ng_viewer")
+"""Commands whose `--help` is compared."""
 UNUSED_URL = "http://127.0.0.1:9"
 """URL of a model endpoint that is never called."""
 
@@ -53,6 +57,24 @@ def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
     stop_s = time.monotonic() - stopping
     rss, pss = (sum(column) for column in zip(*memory, strict=True))
     return Start(run.ready_s, used, rss, pss, len(pids), idle, stop_s)
+
+
+def figures() -> list[Figure]:
+    """Return what a comparison measures: a start, and `--help`."""
+
+    @contextmanager
+    def start(commands: Path, folder: Path) -> Iterator[Measure]:
+        def once(number: int) -> dict[str, float]:
+            with stack(folder, workloads.game(UNUSED_URL), commands=commands) as run:
+                return {"all processes": family_cpu_s(run.pid)}
+
+        yield warmed_up(once)
+
+    @contextmanager
+    def help_of(commands: Path, folder: Path) -> Iterator[Measure]:
+        yield warmed_up(lambda _: {name: cpu_of([str(commands / name), "--help"], folder) for name in HELPFUL})
+
+    return [Figure("ng_run to ready", "CPU s", start), Figure("--help", "CPU s", help_of)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
