@@ -63,6 +63,8 @@ MAX_HEAD_BYTES = 16 << 10
 OPEN_S = 5.0
 REFUSED_S = 60.0
 """How long a server that refused a channel is not asked again."""
+SILENT_S = 15.0
+"""If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
 
 
 class FrameReader:
@@ -146,25 +148,31 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class _Call:
-    __slots__ = ("pending", "sent", "timer", "until")
+    __slots__ = ("pending", "timer", "until")
     timer: asyncio.TimerHandle
 
-    def __init__(self, pending: asyncio.Future[HttpResponse | None], sent: float, until: float) -> None:
+    def __init__(self, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
         self.pending = pending
-        self.sent = sent
         self.until = until
 
 
 class Channel(FrameProtocol):
-    def __init__(self, limits: HttpLimits, lag: LoopLag, budget: CallbackBudget) -> None:
+    def __init__(self, opened: set[Channel], limits: HttpLimits, lag: LoopLag, budget: CallbackBudget) -> None:
         super().__init__(limits.body_bytes + limits.header_bytes)
+        self._opened = opened
         self._lag = lag
         self._budget = budget
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._received = 0.0
+        self._retired = False
         self._answer = b""
         self._accepted: asyncio.Future[bool] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the next request may use the channel: it is open, and something has arrived lately."""
+        return not self.closed and self._lag.now() - self._received < SILENT_S
 
     async def open(self, target: RequestTarget, headers: SentHeaders) -> bool:
         """Ask the server to open the channel; return whether it does."""
@@ -179,8 +187,7 @@ class Channel(FrameProtocol):
         Raises TimeoutError, or InvalidResponse if the connection breaks.
         """
         number = next(self._numbers) & 0xFFFFFFFF
-        now = self._lag.now()
-        call = self._calls[number] = _Call(self._loop.create_future(), now, now + timeout_s)
+        call = self._calls[number] = _Call(self._loop.create_future(), self._lag.now() + timeout_s)
         call.timer = self._loop.call_later(timeout_s, self._expire, number)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
@@ -191,6 +198,18 @@ class Channel(FrameProtocol):
         finally:
             call.timer.cancel()
             self._calls.pop(number, None)
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """Close the channel once its calls have ended."""
+        self._retired = True
+        if not self._calls:
+            self.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._opened.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._received = self._lag.now()
@@ -220,6 +239,7 @@ class Channel(FrameProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._opened.discard(self)
         calls, self._calls = self._calls, {}
         for call in calls.values():
             _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
@@ -236,8 +256,6 @@ class Channel(FrameProtocol):
         del self._calls[number]
         _fail(call, TimeoutError())
         self.write(number, CANCEL)
-        if self._received < call.sent:
-            self.abort()  # nothing has arrived since then, so that the peer may be gone
 
 
 def _settle(pending: asyncio.Future[HttpResponse | None], response: HttpResponse | None) -> None:
@@ -267,6 +285,7 @@ class Channels:
         self._lag = lag
         self._needed = needed
         self._budget = CallbackBudget()
+        self._opened: set[Channel] = set()
         self._channels: dict[tuple[str, int], Channel] = {}
         self._not_before: dict[tuple[str, int], float] = {}
         self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -274,7 +293,7 @@ class Channels:
     def find(self, target: RequestTarget, headers: Mapping[str, str], body: bytes) -> Channel | None:
         """Return the channel for a request; None if it has to use HTTP."""
         channel = self._channels.get((target.host, target.port))
-        if channel is None or channel.closed or len(body) > MAX_REQUEST_BYTES:
+        if channel is None or not channel.is_usable or len(body) > MAX_REQUEST_BYTES:
             return None
         is_short = isinstance(headers, SentHeaders) and len(headers.block) <= MAX_HEAD_BYTES
         return channel if is_short else None
@@ -283,7 +302,7 @@ class Channels:
         """Open a channel to a server that offers it, in its response to a request with these headers."""
         peer = target.host, target.port
         channel = self._channels.get(peer)
-        if channel is not None and not channel.closed:
+        if channel is not None and channel.is_usable:
             return
         if peer not in self._opening and time.monotonic() >= self._not_before.get(peer, 0.0):
             shown = SentHeaders({name: headers[name] for name in self._needed if name in headers})
@@ -292,7 +311,7 @@ class Channels:
     def close(self) -> None:
         for task in self._opening.values():
             task.cancel()
-        for channel in self._channels.values():
+        for channel in list(self._opened):
             channel.abort()
         self._channels.clear()
 
@@ -305,6 +324,9 @@ class Channels:
                 channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
                 async with self._lag.timeout(OPEN_S):
                     if await channel.open(target, headers):
+                        # The calls of a silent channel wait on, as the peer may be slow and not gone.
+                        if (before := self._channels.get(peer)) is not None:
+                            before.retire()
                         self._channels[peer], channel = channel, None
                         del self._not_before[peer]
         finally:
@@ -313,7 +335,7 @@ class Channels:
                 channel.abort()
 
     def _new(self) -> Channel:
-        return Channel(self._limits, self._lag, self._budget)
+        return Channel(self._opened, self._limits, self._lag, self._budget)
 
 
 # --- the server's end -----------------------------------------------------------------------------------------------

@@ -150,15 +150,32 @@ async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_o
         assert (await other).body == b"other"
 
 
-async def test_a_channel_on_which_nothing_arrives_is_given_up_with_the_call_that_took_too_long() -> None:
+async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_nothing() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
         client = make_client({"env": [hosted.url]}, transport)
-        channel = await opened(transport, client)
-        assert await failure_kind_of(client.post("env", "/work", b"{}", 0.05)) is FailureKind.TIMEOUT
-        assert channel.closed
-        assert (await client.post("env", "/echo", b"again", WAIT_S)).body == b"again"
+        await opened(transport, client)
+        patient = asyncio.create_task(client.post("env", "/work", b"patient", WAIT_S))
+        assert await failure_kind_of(client.post("env", "/work", b"late", 0.05)) is FailureKind.TIMEOUT
         handlers.go_on.set()
+        assert (await patient).body == b"patient"
+
+
+async def test_another_channel_replaces_a_silent_one_whose_calls_still_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        silent = await opened(transport, client)
+        call = asyncio.create_task(client.post("env", "/wait", b"on the silent one", WAIT_S))
+        await until(lambda: len(handlers.begun) == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("rollyard.services.http.channel.SILENT_S", 0.0)
+            await client.post("env", "/echo", b"over HTTP", WAIT_S)
+            await until(lambda: silent not in transport._channels._channels.values())
+        assert not silent.closed
+        handlers.go_on.set()
+        assert (await call).body == b"on the silent one"
+        assert silent.closed and (await opened(transport, client)) is not silent
 
 
 async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next_one_opens_another() -> None:
