@@ -27,10 +27,12 @@ import time
 from collections.abc import Callable, Mapping, MutableSet
 from functools import lru_cache, partial
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from rollyard.services.http.connection_pool import (
+    RUN_LIMITS,
     CallbackBudget,
     ConnectFailed,
     Dialer,
@@ -60,6 +62,8 @@ FRAME = struct.Struct("!IIBHI")
 MAX_REQUEST_BYTES = 1 << 20
 """Larger requests use HTTP, so that they do not hold up the others."""
 MAX_HEAD_BYTES = 16 << 10
+MAX_RESPONSE_BYTES = RUN_LIMITS.body_bytes
+"""A larger one would end the channel, and with it the calls of others."""
 OPEN_S = 5.0
 REFUSED_S = 60.0
 """How long a server that refused a channel is not asked again."""
@@ -391,16 +395,19 @@ class ServedChannel(FrameProtocol):
             self._cancel(number)
 
     def shutdown(self) -> None:
-        """Close the channel once the requests in flight are answered."""
+        """Close the channel once the requests that have arrived are answered."""
         self._stopping = True
+        self._shared.budget.run(self._close_if_done)
+
+    def _close_if_done(self) -> None:
         if not self._tasks:
-            self._transport.close()
+            self._loop.call_soon(self._transport.close)  # after what is written in this iteration
 
     def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
         if kind == REQUEST:
             self._shared.budget.run(self._start, number, head, body)
         elif kind == CANCEL:
-            self._cancel(number)
+            self._shared.budget.run(self._cancel, number)  # after the start of the request
 
     def _start(self, number: int, head: bytes, body: bytes) -> None:
         if self.closed:
@@ -420,13 +427,13 @@ class ServedChannel(FrameProtocol):
         del self._tasks[number]
         self._unwanted.discard(number)
         self._all_tasks.discard(task)
-        if self._stopping and not self._tasks:
-            self._loop.call_soon(self._transport.close)
+        if self._stopping:
+            self.shutdown()
 
     def _cancel(self, number: int) -> None:
         """End a request whose caller no longer waits, if its route allows it."""
         task, cancellable = self._tasks.get(number, (None, False))
-        if task is not None and cancellable:
+        if task is not None and cancellable and number not in self._unwanted:
             self._unwanted.add(number)
             task.cancel()
 
@@ -442,19 +449,22 @@ class ServedChannel(FrameProtocol):
             self.write(number, BROKEN)
 
     async def _send(self, number: int, status: int, headers: Headers, response: RawResponse) -> None:
-        """Write the response. Raises ValueError for a header that HTTP does not allow."""
+        """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
         body = response.body
         if response.stream is not None:
             self._tasks[number] = self._tasks[number][0], True
             async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
                 body = b"".join([piece async for piece in pieces])
-        self.write(number, RESPONSE, status, header_lines(headers), body)
+        head = header_lines(headers)
+        if len(head) + len(body) > MAX_RESPONSE_BYTES:
+            raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
+        self.write(number, RESPONSE, status, head, body)
 
 
 @lru_cache(maxsize=8192)
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
-    target, *lines = head.split(b"\r\n")[:-2]
+    target, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     path, _, query = target.partition(b"?")
     headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
-    return path.decode("latin-1"), query, headers
+    return unquote(path.decode("latin-1")), query, headers
