@@ -28,3 +28,24 @@ def test_the_worst_lag_is_kept_for_one_to_two_windows() -> None:
     assert lag.worst_s == 0.1
     clock.now += 10 * WINDOW_S
     assert lag.worst_s == 0.0
+
+
+async def test_a_cancellation_that_meets_the_timeout_is_still_one() -> None:
+    lag, seen = LoopLag(), list[int]()
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        try:
+            await lag.within(0.005, asyncio.Event().wait())
+        except asyncio.CancelledError:
+            seen.append(task.cancelling())
+            raise
+
+    calling = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    time.sleep(0.03)  # both are due when the loop goes on
+    await asyncio.wait([calling])
+    lag.stop()
+    assert calling.cancelled() and seen == [1]
