@@ -239,7 +239,7 @@ class EpisodeInput:
 
     def continued(self, body: bytes) -> Json | None:
         """Return the request if it is the last one with more items; None for any other."""
-        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END):
+        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END, len(self.text)):
             return None
         if added := body[len(self.text) : -len(_END)]:
             try:
