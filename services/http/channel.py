@@ -180,6 +180,8 @@ class Channel(FrameProtocol):
 
     async def open(self, target: RequestTarget, headers: SentHeaders) -> bool:
         """Ask the server to open the channel; return whether it does."""
+        if self.closed:  # since it was connected; uvloop raises RuntimeError for a write
+            return False
         self._accepted = self._loop.create_future()
         lines = f"GET /health HTTP/1.1\r\nHost: {target.host_header}\r\nConnection: upgrade\r\n".encode()
         self._transport.write(b"%bUpgrade: %b\r\n%b" % (lines, UPGRADE, headers.block))
@@ -410,7 +412,7 @@ class ServedChannel(FrameProtocol):
             self._shared.budget.run(self._cancel, number)  # after the start of the request
 
     def _start(self, number: int, head: bytes, body: bytes) -> None:
-        if self.closed:
+        if self.closed or number in self._tasks:
             return
         if self._shared.is_full:
             self.write(number, NOT_SERVED)  # over HTTP, the listener rejects it

@@ -1,4 +1,4 @@
-"""Calls of an episode, of which only what a turn adds is parsed, converted and encoded: the engine sees no difference."""
+"""Calls of an episode: only what a turn adds is parsed, converted and encoded, and the engine sees no difference."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ item = st.one_of(
     st.builds(lambda text: {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}, texts),
     st.builds(
         lambda name, arguments, more: {
-            **{"type": "function_call", "call_id": "c", "name": name, "arguments": arguments},
+            "type": "function_call",
+            "call_id": "c",
+            "name": name,
+            "arguments": arguments,
             **more,
         },
         st.sampled_from(["step", "", "an odd name"]),
@@ -124,6 +127,6 @@ async def test_calls_of_one_episode_at_the_same_time_keep_their_own_conversation
 async def test_a_body_that_ends_too_early_is_refused_although_it_repeats_the_last_one(cut: str) -> None:
     item: Json | list[int] = [1] if cut else {"role": "user", "content": [{"type": "input_text", "text": "a"}]}
     given = orjson.dumps({"input": [USER, item]})
-    async with served() as (fake, server):
+    async with served() as (_, server):
         await post(server, given)
         assert await post(server, given.removesuffix(b"]}") + cut.encode()) == 400
