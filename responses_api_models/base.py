@@ -209,7 +209,8 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
 
 
 KEPT_BYTES = 64 << 20
-"""Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""
+"""Total size of the requests that are kept; with their parsed items, they take up to seven times as much memory. The
+episodes that were silent for the longest time are forgotten first."""
 _HEADER = EPISODE_HEADER.encode()
 _END = b"]}"
 """The end of a request whose last parameter is a list."""
