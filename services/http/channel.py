@@ -463,7 +463,7 @@ class ServedChannel(FrameProtocol):
         self.write(number, RESPONSE, status, head, body)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
     target, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
