@@ -17,7 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -34,7 +33,6 @@ from rollyard.services.config.overrides import (
     refuse_secrets,
 )
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
-from rollyard.services.http.access import is_loopback
 from rollyard.services.server.settings import (
     COMMAND_LINE,
     alternatives,
@@ -301,6 +299,8 @@ class _Reader:
             has_commas = field is not None and takes_list(field.annotation) and "," in value
             if value.strip()[:1] not in ("[", "{") and not (has_commas and not Path(value).exists()):
                 return value
+            import yaml  # like the next import below: takes as long as all else that --help needs of a command
+
             try:
                 found = yaml.safe_load(value)  # JSON
             except (yaml.YAMLError, ValueError, RecursionError):
@@ -591,6 +591,8 @@ def listening_token(host: str, token: str | None, exposed: str, otherwise: str) 
     `exposed`: what other hosts could use, for the error. `otherwise`: what to do instead of setting a token. Raises
     OperatorError if other hosts could use it without a token.
     """
+    from rollyard.services.http.access import is_loopback
+
     if is_loopback(host):
         return token
     found = token or os.environ.get("ROLLYARD_TOKEN")
