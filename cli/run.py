@@ -27,7 +27,7 @@ from rollyard.services.http.access import KnownHosts, is_loopback
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.foreign_servers import refuse_programs
 from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
-from rollyard.services.runtime.launcher import ForkedProcess, Launcher, LocalLauncher, fork_processes
+from rollyard.services.runtime.launcher import ForkedProcess, Launcher, LocalLauncher, forked_processes
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
@@ -109,11 +109,11 @@ def run(arguments: Sequence[str]) -> int:
     if options.only is not None:
         refuse_programs(config.servers, "--only [...]")
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
-    # Not in the loop: a child would share it.
     has_processes = not (options.dry_run or options.colocate or options.ray_head_node_address or options.head)
     own = [spec for spec in specs if not (spec.is_foreign or spec.isolated)]
-    forked = fork_processes(sum(spec.settings.replicas for spec in own) if has_processes else 0)
-    return uvloop.run(_check_and_run(options, config, specs, token, here, forked))
+    count = sum(spec.settings.replicas for spec in own) if has_processes else 0
+    with forked_processes(count) as forked:
+        return uvloop.run(_check_and_run(options, config, specs, token, here, forked))
 
 
 async def _check_and_run(
@@ -122,7 +122,7 @@ async def _check_and_run(
     specs: list[ServerSpec],
     token: str | None,
     here: Path,
-    forked: Sequence[ForkedProcess],
+    forked: list[ForkedProcess],
 ) -> int:
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
@@ -175,7 +175,7 @@ async def _run(
     token: str | None,
     here: Path,
     preflight: Preflight,
-    forked: Sequence[ForkedProcess],
+    forked: list[ForkedProcess],
 ) -> int:
     stopped = _until_signalled()
     raise_file_limit()
@@ -243,7 +243,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
 
 @contextlib.asynccontextmanager
 async def _launcher(
-    options: RunOptions, forked: Sequence[ForkedProcess]
+    options: RunOptions, forked: list[ForkedProcess]
 ) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Yield the launcher (None: this process) and this host's address (None if other hosts need not reach it)."""
     cache = cache_folder(os.environ)

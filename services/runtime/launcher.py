@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
@@ -118,27 +118,33 @@ class ForkedProcess:
     inbox: IO[bytes]
 
 
-def fork_processes(count: int) -> list[ForkedProcess]:
-    """Fork processes for servers. They exit when this process does. Call this in the main thread, before any loop runs.
+@contextlib.contextmanager
+def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
+    """Fork processes for servers. Those that are still in the list afterwards end. Call this before any loop runs.
 
-    Returns none if a module that was imported has started a thread, because children would lack that thread.
+    The list is empty if a module that was imported has started a thread, because children would lack that thread.
     """
     forked: list[ForkedProcess] = []
-    if threading.active_count() > 1:
-        return forked
-    gc.collect()
-    gc.freeze()  # otherwise the collections of each child would write to, and so copy, the pages of all objects
-    sys.stdout.flush()
+    if count:
+        gc.collect()
+        gc.freeze()  # otherwise the collections of each child would write to, and so copy, the pages of all objects
+        sys.stdout.flush()
     parent_pid = os.getpid()
-    for _ in range(count):
+    for _ in range(count if threading.active_count() == 1 else 0):
         read, write = os.pipe()
         if not (pid := os.fork()):
-            for inherited in (write, *(one.inbox.fileno() for one in forked)):
-                os.close(inherited)
+            os.close(write)
+            for other in forked:
+                other.inbox.close()
             _await_launch(read, parent_pid)
         os.close(read)
         forked.append(ForkedProcess(pid, os.fdopen(write, "wb")))
-    return forked
+    try:
+        yield forked
+    finally:
+        for process in forked:
+            process.inbox.close()
+            os.waitpid(process.pid, 0)
 
 
 def _await_launch(inbox: int, parent_pid: int) -> NoReturn:
@@ -156,7 +162,7 @@ def _await_launch(inbox: int, parent_pid: int) -> NoReturn:
     os.environ["PYTHONUNBUFFERED"] = "1"
     for stream in (sys.__stdout__, sys.__stderr__):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(write_through=True)
+            stream.reconfigure(line_buffering=True)
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()  # `random` seeds itself in a child
     try:
@@ -175,12 +181,12 @@ class LocalLauncher:
     """Starts servers as child processes, which the kernel kills when this process exits."""
 
     def __init__(
-        self, cache: Path, environ: Mapping[str, str] = os.environ, forked: Sequence[ForkedProcess] = ()
+        self, cache: Path, environ: Mapping[str, str] = os.environ, forked: list[ForkedProcess] | None = None
     ) -> None:
         """`forked`: processes that use this process's environment and modules, for the servers that start first."""
         self._cache = cache
         self._environ = environ
-        self._forked = list(forked)
+        self._forked = forked or []
 
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process. Builds a Python environment for it first if the server's folder requires one."""
