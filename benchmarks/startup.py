@@ -1,5 +1,7 @@
 """Time from `ng_run` to "All 3 / 3 servers ready!" with warm caches; idle memory and CPU, processes, shutdown time.
 
+CPU time of `--help`, for the command that takes the longest.
+
 Memory is read from /proc/<pid>/smaps_rollup two seconds after the start, for head and servers together. The target
 applies to the sum of RSS, which counts a shared page once per process; PSS counts it once in total.
 """
@@ -7,7 +9,9 @@ applies to the sum of RSS, which counts a shared page once per process; PSS coun
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import stack
+from benchmarks.commands import COMMANDS, BenchmarkError, stack
 from benchmarks.processes import children, memory_mb
 from benchmarks.tables import table, verdict
 
-READY_S = 4.0
+READY_S = 1.5
+HELP_S = 0.3
 IDLE_MB = 400.0
 SETTLE_S = 2.0
 UNUSED_URL = "http://127.0.0.1:9"
@@ -55,11 +60,27 @@ def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
     return Start(run.ready_s, used, rss, pss, len(pids), idle, stop_s)
 
 
+def help_cpu_s(command: Path) -> float:
+    process = subprocess.Popen([command, "--help"], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise BenchmarkError(f"{command.name} --help exited with {process.returncode}")
+    return used.ru_utime + used.ru_stime
+
+
+def slowest_help(runs: int) -> tuple[str, list[float]]:
+    """Return the command with the largest median, and its CPU seconds of each run."""
+    found = {command.name: [help_cpu_s(command) for _ in range(runs)] for command in sorted(COMMANDS.glob("ng_*"))}
+    return max(found.items(), key=lambda item: statistics.median(item[1]))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: one start of each kind")
     parser.add_argument("--runs", type=int, default=5, help="measured starts of each kind, after one warm-up start")
     options = parser.parse_args(arguments)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the caches are warm
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as temporary:
         for name, extra in (("one process per server", ()), ("colocated", ("+colocate=true",))):
@@ -68,15 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             else:
                 found = [measure(Path(temporary), extra, SETTLE_S) for _ in range(options.runs + 1)][1:]
             rows += _table_rows(name, found)
+    command, used = slowest_help(1 if options.quick else options.runs)
+    rows.append(_row(f"{command} --help, CPU-s", used, HELP_S))
     head = ["", "median", "min", "max", "target", ""]
     table("ng_run: head, vllm_model, grl_sokoban, game_agent", head, rows)
 
 
 def _table_rows(name: str, starts: Sequence[Start]) -> list[list[object]]:
     def line(label: str, values: Sequence[float], most: float | None = None) -> list[object]:
-        median = statistics.median(values)
-        target = [f"<{most:g}", verdict(median < most)] if most else ["", ""]
-        return [f"{name}: {label}", median, min(values), max(values), *target]
+        return _row(f"{name}: {label}", values, most)
 
     return [
         line("to ready, s", [start.ready_s for start in starts], READY_S),
@@ -87,6 +108,12 @@ def _table_rows(name: str, starts: Sequence[Start]) -> list[list[object]]:
         line("processes", [start.processes for start in starts]),
         line("stop, s", [start.stop_s for start in starts]),
     ]
+
+
+def _row(label: str, values: Sequence[float], most: float | None) -> list[object]:
+    median = statistics.median(values)
+    target = [f"<{most:g}", verdict(median < most)] if most else ["", ""]
+    return [label, median, min(values), max(values), *target]
 
 
 if __name__ == "__main__":
