@@ -122,15 +122,17 @@ class ForkedProcess:
 def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
     """Fork processes for servers. Those that are still in the list afterwards end. Call this before any loop runs.
 
-    The list is empty if a module that was imported has started a thread, because children would lack that thread.
+    The list is empty if a module that was imported has started a thread or loaded CUDA, which children could not use.
     """
     forked: list[ForkedProcess] = []
+    if threading.active_count() > 1 or "/libcuda.so" in Path("/proc/self/maps").read_text():
+        count = 0
     if count:
         gc.collect()
         gc.freeze()  # otherwise the collections of each child would write to, and so copy, the pages of all objects
         sys.stdout.flush()
     parent_pid = os.getpid()
-    for _ in range(count if threading.active_count() == 1 else 0):
+    for _ in range(count):
         read, write = os.pipe()
         if not (pid := os.fork()):
             os.close(write)
