@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -85,6 +86,8 @@ _OPTION = re.compile(r"--([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)(?:=(.*))?", re.DOTALL)
 _HYDRA_KEY = re.compile(r"([+~]{0,2})([A-Za-z_][\w\-]*)((?:\.[\w\-]+)*)(?==|$)")
 _MARKS = frozenset("+~=-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
 """First characters of arguments that are not files; with the dashes that word processors write."""
+_FLAGS = {"true": True, "false": False}
+_WHOLE = re.compile(r"-?(0|[1-9]\d{,17})")
 _FLAG_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "null"})
 
 
@@ -278,10 +281,10 @@ class _Reader:
 
     def _override(self, key: str, value: str, source: str, field: FieldInfo | None) -> ConfigOverride:
         read = self._value(key, value, source, field)
-        try:
-            text = as_override(key, read)  # for a command that this one starts
-        except OperatorError:
-            text = f"+{key}={value}"
+        text = f"+{key}={value}"
+        if field is None:
+            with contextlib.suppress(OperatorError):
+                text = as_override(key, read)  # for a command that this one starts
         return ConfigOverride(text, key, read, adds=True, source=source)
 
     def _value(self, key: str, value: str, source: str, field: FieldInfo | None) -> Any:
@@ -293,6 +296,8 @@ class _Reader:
             return value if key in self._model.EXPRESSIONS else _text(value)
         if field is not None and (items := _items(field, value)):
             return items
+        if value in _FLAGS or _WHOLE.fullmatch(value):
+            return _FLAGS[value] if value in _FLAGS else int(value)  # as Hydra's parser, whose import takes 50 ms
         try:
             return parse_overrides([f"{key}={value}"])[0].value
         except OperatorError as error:

@@ -6,9 +6,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
-
-import orjson
 
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.run_types import Keys, Launch
@@ -96,7 +95,9 @@ def test_nothing_is_forked_if_another_thread_runs() -> None:
 
 
 def test_nothing_is_forked_if_a_module_has_loaded_cuda(tmp_path: Path) -> None:
-    library = shutil.copy(orjson.orjson.__file__, tmp_path / "libcuda.so.1")
+    found = find_spec("orjson.orjson")  # any shared library
+    assert found is not None and found.origin is not None
+    library = shutil.copy(found.origin, tmp_path / "libcuda.so.1")
     program = f"import ctypes; ctypes.CDLL({str(library)!r})\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program, "1"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
