@@ -433,11 +433,12 @@ class ServedChannel(FrameProtocol):
             self.shutdown()
 
     def _cancel(self, number: int) -> None:
-        """End a request whose caller no longer waits, if its route allows it."""
+        """End a request whose caller no longer waits, if its route allows it; otherwise drop its response."""
         task, cancellable = self._tasks.get(number, (None, False))
-        if task is not None and cancellable and number not in self._unwanted:
+        if task is not None and number not in self._unwanted:
             self._unwanted.add(number)
-            task.cancel()
+            if cancellable:
+                task.cancel()
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
@@ -452,6 +453,8 @@ class ServedChannel(FrameProtocol):
 
     async def _send(self, number: int, status: int, headers: Headers, response: RawResponse) -> None:
         """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
+        if number in self._unwanted:
+            return
         body = response.body
         if response.stream is not None:
             self._tasks[number] = self._tasks[number][0], True
