@@ -45,8 +45,10 @@ from rollyard.services.http.request import (
     Headers,
     HttpResponse,
     RawRequest,
+    RawResponse,
     SentHeaders,
     header_lines,
+    joined,
 )
 
 log = logging.getLogger(__name__)
@@ -352,8 +354,8 @@ class ChannelApp(Protocol):
         """Return whether a POST ends if its caller no longer waits; None if its path has no hot route."""
         ...
 
-    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
-        """Return the status, the headers and the body of the response to a POST; None if its path has no hot route."""
+    async def answer_hot(self, call: RawRequest) -> tuple[Headers, RawResponse] | None:
+        """Return the response to a POST, and all its headers; None if its path has no hot route."""
         ...
 
 
@@ -431,28 +433,38 @@ class ServedChannel(FrameProtocol):
             self.shutdown()
 
     def _cancel(self, number: int) -> None:
-        """End a request whose caller no longer waits, if its route allows it."""
+        """End a request whose caller no longer waits, if its route allows it; otherwise drop its response."""
         task, cancellable = self._tasks.get(number, (None, False))
-        if task is not None and cancellable and number not in self._unwanted:
+        if task is not None and number not in self._unwanted:
             self._unwanted.add(number)
-            task.cancel()
+            if cancellable:
+                task.cancel()
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
-            if (answer := await self._app.answer_whole(call)) is None:
+            if (answer := await self._app.answer_hot(call)) is None:
                 self.write(number, NOT_SERVED)
             else:
-                status, headers, body = answer
-                head = header_lines(headers)
-                if len(head) + len(body) > MAX_RESPONSE_BYTES:
-                    raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
-                self.write(number, RESPONSE, status, head, body)
+                await self._send(number, *answer)
         except asyncio.CancelledError:
             if number not in self._unwanted:
                 raise
         except Exception:
             log.exception("%s%s failed while it responded", self._shared.server, call.path)
             self.write(number, BROKEN)
+
+    async def _send(self, number: int, headers: Headers, response: RawResponse) -> None:
+        """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
+        body = response.body
+        if response.stream is not None:
+            if number in self._unwanted:
+                return
+            self._tasks[number] = self._tasks[number][0], True
+            body = await joined(response.stream)
+        head = header_lines(headers)
+        if len(head) + len(body) > MAX_RESPONSE_BYTES:
+            raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
+        self.write(number, RESPONSE, response.status, head, body)
 
 
 @lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once

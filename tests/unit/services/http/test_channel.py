@@ -44,6 +44,14 @@ class Handlers:
     async def torn(self, call: RawRequest) -> RawResponse:
         return RawResponse(b"{}", headers=((b"x-a", b"1\r\nx-b: 2"),))
 
+    async def stream_later(self, call: RawRequest) -> RawResponse:
+        await self.wait(call)
+        return RawResponse(stream=self.recorded())
+
+    async def recorded(self) -> AsyncIterator[bytes]:
+        self.begun.append(b"stream")
+        yield b""
+
     async def path(self, call: RawRequest) -> bytes:
         return call.path.encode()
 
@@ -66,6 +74,7 @@ async def served(
         "/echo": handlers.echo,
         "/torn": handlers.torn,
         "/huge": handlers.huge,
+        "/later": handlers.stream_later,
         "/a b": handlers.path,
         "/stream": handlers.stream,
         "/work": handlers.wait,
@@ -238,6 +247,21 @@ async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> N
         await asyncio.wait(calls)
         await channel.send("/echo", headers, b"after them", WAIT_S)
         await until(lambda: hosted.server.in_flight == 0)
+
+
+async def test_nobody_waiting_means_that_a_stream_does_not_begin() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        call = asyncio.create_task(client.post("env", "/later", b"{}", WAIT_S))
+        await until(lambda: handlers.begun == [b"{}"])
+        call.cancel()
+        await asyncio.wait([call])
+        await client.post("env", "/echo", b"after the cancellation", WAIT_S)
+        handlers.go_on.set()
+        await until(lambda: hosted.server.in_flight == 0)
+        assert handlers.begun == [b"{}"] and handlers.cancelled == []
 
 
 async def test_a_path_is_decoded_as_over_http() -> None:
