@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.console import Display, display_for, keep_showing
-from rollyard.cli.options import SHARDED, Options, read_options, run_command
+from rollyard.cli.console import Display, ProblemLines, display_for, keep_showing
+from rollyard.cli.options import SHARDED, Options, before_end, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
+from rollyard.records.process_group import guarded
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import State
+from rollyard.records.types import CollectionStatus, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -43,6 +47,7 @@ from rollyard.services.rollouts.collection import (
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
+from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
@@ -78,6 +83,9 @@ class CollectOptions(Options):
     """Send the index of each repeat to the policy as the sampling seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent episodes."""
+    num_collectors: int = Field(default=1, ge=1, le=1000)
+    """Number of collector processes, each with its share of the rollouts and of the concurrent episodes. More than one
+    makes a stack faster in which this command is the limit: one process handles about 9,000 turns/s."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
@@ -118,8 +126,29 @@ def run(arguments: Sequence[str]) -> int:
     An interrupted collection can be resumed without losing or repeating rollouts.
     """
     options, _ = read_options(CollectOptions, arguments)
-    plan = _plan(options)
-    return uvloop.run(_run(options, _tasks(options), plan))
+    _check_collectors(options)
+    tasks = _tasks(options, partial(print, file=sys.stderr))
+    return uvloop.run(_run(options, tasks, _plan(options), arguments))
+
+
+def collector_main() -> None:
+    """Run one of the collectors of a command that has several. It prints only problems, which that command shows."""
+    run_command("ng_collect_rollouts", CollectOptions, EXAMPLE, _run_collector)
+
+
+def _run_collector(arguments: Sequence[str]) -> int:
+    options, _ = read_options(CollectOptions, arguments)
+    return uvloop.run(_run(options, _tasks(options), replace(_plan(options), merges=False), arguments))
+
+
+def _check_collectors(options: CollectOptions) -> None:
+    if options.num_collectors > 1 and options.shard is not None:
+        raise OperatorError("--num-collectors and --shard exclude each other: more jobs do the same as more collectors")
+    if options.num_collectors > options.num_samples_in_parallel:
+        raise OperatorError(
+            f"--num-collectors is {options.num_collectors}, more than the {options.num_samples_in_parallel} concurrent "
+            "episodes of --num-samples-in-parallel: each collector needs at least one"
+        )
 
 
 def _plan(options: CollectOptions) -> CollectionPlan:
@@ -144,7 +173,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
     )
 
 
-def _tasks(options: CollectOptions) -> DatasetTasks:
+def _tasks(options: CollectOptions, print_note: Callable[[str], None] = lambda note: None) -> DatasetTasks:
     files = DataFiles(search_roots(Path.cwd()))
     if (options.input_jsonl_fpath is None) == (options.data is None):
         raise OperatorError("pass exactly one of --input-jsonl-fpath rows.jsonl and --data ... (a mixture)")
@@ -154,38 +183,92 @@ def _tasks(options: CollectOptions) -> DatasetTasks:
     assert options.data is not None
     mixture = Mixture(read_mixture(options.data, files.roots), files, agent=options.agent_name, limit=options.limit)
     for note in mixture.notes:
-        print(note, file=sys.stderr)
+        print_note(note)
     return mixture
 
 
-async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan) -> int:
-    check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
+async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan, arguments: Sequence[str]) -> int:
+    count = options.num_collectors
+    check_file_limit(raise_file_limit(), math.ceil(options.num_samples_in_parallel / count))
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         address = head_address(options.head, options.head_server)
         head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
-        if head.stack == "nemo_gym":
+        if head.stack == "nemo_gym" and plan.merges:
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
         async with OpenCollection.opened(plan, tasks, stack) as collection:
             progress = collection.progress
-            display = display_for(progress.expected)
-            for note in collection.notes:
+            display = display_for(progress.expected) if plan.merges else ProblemLines()
+            for note in collection.notes if plan.merges else ():
                 display.print_line(note)
-            if missing := progress.expected - progress.measured:
+            if (missing := collection.missing) and plan.merges:
                 display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
-            state = await collection.run(partial(_collect, progress, display), print_line=display.print_line)
-        found = collection.merged or collection
-        unmerged = plan.output if plan.shard and collection.merged is None else None
-        summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
+            if missing and count > 1:
+                start = partial(_start_collector, options, arguments)
+                watch = partial(_collect, progress, display)
+                state = await collection.run_collectors(count, start, watch, print_line=display.print_line)
+            else:
+                state = await collection.run(partial(_collect, progress, display), print_line=display.print_line)
+        if plan.merges:
+            found = collection.merged or collection
+            unmerged = plan.output if plan.shard and collection.merged is None else None
+            summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
     finally:
         await transport.close()
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
+
+
+async def _start_collector(options: CollectOptions, arguments: Sequence[str], shard: Shard) -> CollectorProcess:
+    """Start the collector of a shard: this command with some options changed."""
+    every, rest = divmod(options.num_samples_in_parallel, shard.count)
+    own = {
+        "shard": shard,
+        "num_samples_in_parallel": every + (shard.number <= rest),
+        "num_collectors": 1,
+        "max_failure_rate": 1.0,  # decided for all collectors together
+        "resume": "true",
+        "overwrite": "false",
+    }
+    given = before_end(arguments)
+    words = [*given, *(f"+{name}={value}" for name, value in own.items()), *arguments[len(given) :]]
+    code = "from rollyard.cli.collect_rollouts import collector_main; collector_main()"
+    return await LocalProcess.start([sys.executable, "-P", "-c", code, *words])
+
+
+class LocalProcess:
+    """A collector on this host, which dies with this process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> Self:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *guarded(command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            )
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def wait(self, write: Callable[[bytes], None]) -> int:
+        assert self._process.stdout is not None
+        while data := await self._process.stdout.read(1 << 16):
+            write(data)
+        return await self._process.wait()
 
 
 async def _file_limits(
@@ -200,7 +283,7 @@ async def _file_limits(
     return {agent: [limit for pid in found if (limit := file_limit_of(pid))] for agent, found in pids.items()}
 
 
-async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
+async def _collect(progress: CollectionProgress, display: Display, collector: Collector | Collectors) -> State:
     """Run the collector with a live display.
 
     After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
@@ -209,25 +292,30 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
     loop = asyncio.get_running_loop()
     interrupted = False
 
+    def current() -> CollectionStatus:
+        return collector.status if isinstance(collector, Collectors) else progress.status("running")
+
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
             collector.cancel()
             return
         interrupted = True
-        display.print_line(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
+        if not isinstance(display, ProblemLines):
+            in_flight = current().in_flight
+            display.print_line(f"finishing the {in_flight} episodes in flight; Ctrl-C again abandons them")
         collector.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGUSR1, interrupt)
     loop.add_signal_handler(signal.SIGTERM, collector.cancel)
     tune_gc()
-    showing = asyncio.create_task(keep_showing(display, progress))
+    showing = asyncio.create_task(keep_showing(display, current))
     try:
         return await collector.run()
     finally:
         showing.cancel()
-        display.show(progress)
+        display.show(current())
         display.close()
         for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
             loop.remove_signal_handler(number)

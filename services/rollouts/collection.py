@@ -8,7 +8,7 @@ import math
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,7 @@ from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
+from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
     Merged,
@@ -82,6 +83,8 @@ class CollectionPlan:
     limits: CollectionLimits = field(default_factory=CollectionLimits)
     shard: Shard | None = None
     """The share of this job if several collect the output together; None: this process collects it alone."""
+    merges: bool = True
+    """Whether the last job to end merges the files of all; False if the process that started the jobs does it."""
     is_final: IsFinal = is_bad_task
     """Which failures are final."""
 
@@ -146,8 +149,8 @@ class OpenCollection:
         _check_inputs(paths, tasks.files)
         if shard is None and shard_files(plan.output):
             notes = await asyncio.to_thread(_take_over_shards, plan)
-        if shard is None and isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
-            subset, problem = subset_of_original(tasks, paths, plan.agent)
+        if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
+            subset, problem = subset_of_original(tasks, RolloutPaths(plan.output), plan.agent)
             tasks = subset or tasks
         directory = await stack.client.book.refresh()
         _check_inputs(RolloutPaths(plan.output), tasks.files)
@@ -190,6 +193,15 @@ class OpenCollection:
     def refused(self) -> int:
         return len(self.store.permanently_failed)
 
+    @property
+    def missing(self) -> int:
+        """Number of rollouts that are neither stored nor finally failed, of the tasks that were given."""
+        done, failed, tasks = self.store.done, self.store.permanently_failed, self._tasks
+        if not isinstance(tasks, TaskSubset):
+            return self._expected.count - len(done) - len(failed)
+        keys = ((task, repeat) for task in tasks.selected for repeat in range(self._plan.repeats))
+        return sum(key in self._expected and key not in done and key not in failed for key in keys)
+
     async def run(
         self,
         watch: Watch = Collector.run,
@@ -221,10 +233,45 @@ class OpenCollection:
             if materialized:
                 materialized.close()
         self.stopped_because = collector.stopped_because
-        if plan.shard is not None and len(self.store.done) + self.refused == self.progress.expected:
+        if plan.shard is not None and plan.merges and len(self.store.done) + self.refused == self.progress.expected:
             await self._merge_if_last(print_line)
         if self.merged is not None:
             state = "complete" if self.merged.progress.measured == self.merged.progress.expected else "incomplete"
+        return state
+
+    async def run_collectors(
+        self,
+        count: int,
+        start: Callable[[Shard], Awaitable[CollectorProcess]],
+        watch: Callable[[Collectors], Awaitable[State]] = Collectors.run,
+        *,
+        print_line: Callable[[str], None] = lambda text: None,
+    ) -> State:
+        """Collect the missing rollouts with several processes, each its shard, which `start` starts; merge the files.
+
+        The result is that of `run`. `watch` runs the collectors.
+        """
+        plan, store, progress = self._plan, self.store, self.progress
+        store.close()  # `merge` opens the files again
+        collectors = Collectors(
+            plan.output,
+            count,
+            start,
+            progress.status("running"),
+            plan.limits.max_failure_rate,
+            print_line=print_line,
+            write_status=store.write_status,
+        )
+        async with reporting(self._stack.registry, self.paths.output, collectors, store.code):
+            state = await watch(collectors)
+            merged = await asyncio.to_thread(merge, plan.output, only_idle=True)
+            progress.take_over(merged.progress, collectors.status)
+            self.merged = replace(merged, progress=progress)
+            self.stopped_because = collectors.stopped_because
+            if not self.stopped_because and progress.measured == progress.expected:
+                state = "complete"
+            collectors.status = progress.status(state, self.stopped_because)
+            store.write_status(collectors.status)
         return state
 
     def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
@@ -255,7 +302,7 @@ class OpenCollection:
 
 @contextlib.asynccontextmanager
 async def reporting(
-    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
+    registry_client: Registry, output: Path, collector: Collector | Collectors, code: Mapping[str, ServerCode]
 ) -> AsyncIterator[None]:
     """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored."""
 

@@ -91,12 +91,12 @@ def test_a_success_rate_of_0_has_a_bound_from_the_number_of_tasks() -> None:
 def test_progress_line_and_status_show_the_clustered_error_or_else_a_bound() -> None:
     mixed = progress_of(rollout(task, float(task % 2), success=task % 2 == 1) for task in range(8) for _ in range(50))
     # Eight tasks, four always solved: the error of 400 independent rollouts would be 2.5 %.
-    assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed)
+    assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed.status("running"))
     status = mixed.status("running")
     assert status.reward_stderr == status.success_stderr == pytest.approx(0.5 / 7**0.5)
     assert status.tasks == 8
     failed = progress_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(50))
-    assert "success 0.0% (at most 9.5%)" in numbers(failed)
+    assert "success 0.0% (at most 9.5%)" in numbers(failed.status("running"))
 
 
 def test_numbers_over_many_tasks_may_lag_by_1_in_256_rollouts_until_the_end() -> None:
