@@ -84,8 +84,8 @@ class CollectOptions(Options):
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent episodes."""
     num_collectors: int = Field(default=1, ge=1, le=1000)
-    """Number of collector processes, each with its share of the rollouts and of the concurrent episodes. More than one
-    makes a stack faster in which this command is the limit: one process handles about 9,000 turns/s."""
+    """Number of processes that collect the output together, each a share of the rollouts. More than one helps if this
+    command is the limit, at about 9,000 turns/s."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
@@ -127,8 +127,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, _ = read_options(CollectOptions, arguments)
     _check_collectors(options)
-    tasks = _tasks(options, partial(print, file=sys.stderr))
-    return uvloop.run(_run(options, tasks, _plan(options), arguments))
+    plan = _plan(options)
+    return uvloop.run(_run(options, _tasks(options, partial(print, file=sys.stderr)), plan, arguments))
 
 
 def collector_main() -> None:
@@ -143,7 +143,7 @@ def _run_collector(arguments: Sequence[str]) -> int:
 
 def _check_collectors(options: CollectOptions) -> None:
     if options.num_collectors > 1 and options.shard is not None:
-        raise OperatorError("--num-collectors and --shard exclude each other: more jobs do the same as more collectors")
+        raise OperatorError("--num-collectors and --shard exclude each other: each job is one collector")
     if options.num_collectors > options.num_samples_in_parallel:
         raise OperatorError(
             f"--num-collectors is {options.num_collectors}, more than the {options.num_samples_in_parallel} concurrent "
