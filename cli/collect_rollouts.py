@@ -8,11 +8,11 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import uvloop
@@ -53,6 +53,9 @@ from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
 from rollyard.services.runtime.run_dir import HeadServer, find_run, head_address
 
+if TYPE_CHECKING:
+    from rollyard.services.runtime.ray_launcher import RayLauncher
+
 EXAMPLE = (
     "ng_collect_rollouts --agent-name grl_sokoban_game_agent "
     "--input-jsonl-fpath resources_servers/grl_sokoban/data/example.jsonl "
@@ -86,6 +89,8 @@ class CollectOptions(Options):
     num_collectors: int = Field(default=1, ge=1, le=1000)
     """Number of processes that collect the output together, each a share of the rollouts. More than one helps if this
     command is the limit, at about 9,000 turns/s."""
+    ray_head_node_address: str | None = None
+    """HOST:PORT of a Ray cluster, or auto: run the collectors as actors on its hosts, which share this folder."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
@@ -207,12 +212,12 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
                 display.print_line(note)
             if (missing := collection.missing) and plan.merges:
                 display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
-            if missing and count > 1:
-                start = partial(_start_collector, options, arguments)
-                watch = partial(_collect, progress, display)
-                state = await collection.run_collectors(count, start, watch, print_line=display.print_line)
+            watch = partial(_collect, progress, display)
+            if missing and (count > 1 or options.ray_head_node_address):
+                async with CollectorStarter(options, arguments, head).connected() as starter:
+                    state = await collection.run_collectors(count, starter.start, watch, print_line=display.print_line)
             else:
-                state = await collection.run(partial(_collect, progress, display), print_line=display.print_line)
+                state = await collection.run(watch, print_line=display.print_line)
         if plan.merges:
             found = collection.merged or collection
             unmerged = plan.output if plan.shard and collection.merged is None else None
@@ -224,47 +229,79 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
     return EXIT_DONE if state == "complete" else EXIT_FAILED
 
 
-async def _start_collector(options: CollectOptions, arguments: Sequence[str], shard: Shard) -> CollectorProcess:
-    """Start the collector of a shard: this command with some options changed."""
-    every, rest = divmod(options.num_samples_in_parallel, shard.count)
-    own = {
-        "shard": shard,
-        "num_samples_in_parallel": every + (shard.number <= rest),
-        "num_collectors": 1,
-        "max_failure_rate": 1.0,  # decided for all collectors together
-        "resume": "true",
-        "overwrite": "false",
-    }
-    given = before_end(arguments)
-    words = [*given, *(f"+{name}={value}" for name, value in own.items()), *arguments[len(given) :]]
-    code = "from rollyard.cli.collect_rollouts import collector_main; collector_main()"
-    return await LocalProcess.start([sys.executable, "-P", "-c", code, *words])
+class CollectorStarter:
+    """Starts the collector of a shard, which is this command with some options changed."""
+
+    def __init__(self, options: CollectOptions, arguments: Sequence[str], head: HeadFile) -> None:
+        self._options = options
+        self._arguments = arguments
+        self._head = head
+        self._environ = {**os.environ, **({"ROLLYARD_TOKEN": head.token} if head.token else {})}
+        self._launcher: RayLauncher | None = None
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Self]:
+        """Connect to the Ray cluster on which the collectors run, if they do. Raises OperatorError or RunError."""
+        if self._options.ray_head_node_address is None:
+            yield self
+            return
+        from rollyard.services.runtime.ray_launcher import on_cluster  # with it, the import takes a tenth longer
+
+        async with on_cluster(self._options.ray_head_node_address, Path()) as self._launcher:
+            yield self
+
+    async def start(self, shard: Shard, write: Callable[[bytes], None]) -> CollectorProcess:
+        code = "from rollyard.cli.collect_rollouts import collector_main; collector_main()"
+        command = [sys.executable, "-P", "-c", code, *self._words(shard)]
+        if self._launcher is not None:
+            return await self._launcher.run("collector", command, self._environ, write)
+        return await LocalProcess.start(command, self._environ, write)
+
+    def _words(self, shard: Shard) -> list[str]:
+        every, rest = divmod(self._options.num_samples_in_parallel, shard.count)
+        changed = {
+            "shard": shard,
+            "num_samples_in_parallel": every + (shard.number <= rest),
+            "num_collectors": 1,
+            "max_failure_rate": 1.0,  # decided for all collectors together
+            "ray_head_node_address": "null",
+            "resume": "true",
+            "overwrite": "false",
+        }
+        if self._options.head is None and self._options.head_server is None:
+            changed["head"] = urlsplit(self._head.url).netloc
+        given = before_end(self._arguments)
+        return [*given, *(f"+{name}={value}" for name, value in changed.items()), *self._arguments[len(given) :]]
 
 
 class LocalProcess:
     """A collector on this host, which dies with this process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, write: Callable[[bytes], None]) -> None:
         self._process = process
+        self._ended = asyncio.create_task(self._follow(write))
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> Self:
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *guarded(command),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-            )
+    async def start(cls, command: Sequence[str], environ: Mapping[str, str], write: Callable[[bytes], None]) -> Self:
+        process = await asyncio.create_subprocess_exec(
+            *guarded(command),
+            env=environ,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
+        return cls(process, write)
 
     def send(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def wait(self, write: Callable[[bytes], None]) -> int:
+    async def wait(self) -> int:
+        return await self._ended
+
+    async def _follow(self, write: Callable[[bytes], None]) -> int:
         assert self._process.stdout is not None
         while data := await self._process.stdout.read(1 << 16):
             write(data)

@@ -25,7 +25,7 @@ from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
-from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
+from rollyard.services.rollouts.collectors import Collectors, StartCollector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
     Merged,
@@ -242,7 +242,7 @@ class OpenCollection:
     async def run_collectors(
         self,
         count: int,
-        start: Callable[[Shard], Awaitable[CollectorProcess]],
+        start: StartCollector,
         watch: Callable[[Collectors], Awaitable[State]] = Collectors.run,
         *,
         print_line: Callable[[str], None] = lambda text: None,

@@ -33,9 +33,13 @@ class CollectorProcess(Protocol):
 
     def send(self, number: signal.Signals) -> None: ...
 
-    async def wait(self, write: Callable[[bytes], None]) -> int:
-        """Pass the output to `write`, and return the exit status: -N, or 128 + N, if signal N has ended it."""
+    async def wait(self) -> int:
+        """Return the exit status: -N, or 128 + N, if signal N has ended it."""
         ...
+
+
+StartCollector = Callable[[Shard, Callable[[bytes], None]], Awaitable[CollectorProcess]]
+"""Starts the collector of a shard; the function receives what it prints."""
 
 
 class Collectors:
@@ -45,7 +49,7 @@ class Collectors:
         self,
         output: Path,
         count: int,
-        start: Callable[[Shard], Awaitable[CollectorProcess]],
+        start: StartCollector,
         before: CollectionStatus,
         max_failure_rate: float,
         *,
@@ -114,15 +118,15 @@ class Collectors:
         """Run the collector of a shard to its end. If it is killed, another one continues with its files."""
         path, deaths, measured = shard.output(self._output), 0, -1
         while not self._draining:
+            output = _Output(self._relay)
             try:
-                process = self._processes[shard] = await self._start(shard)
+                process = self._processes[shard] = await self._start(shard, output.write)
             except (RunError, OSError) as error:
                 self._stop(str(error))
                 return
             if self._draining:
                 process.send(signal.SIGTERM if self._cancelled else signal.SIGUSR1)
-            output = _Output(self._relay)
-            code = await process.wait(output.write)
+            code = await process.wait()
             del self._processes[shard]
             status = read_status(path)
             state = "running" if status is None else status.state
