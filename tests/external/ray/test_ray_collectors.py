@@ -40,7 +40,7 @@ def test_collectors_run_in_actors_of_which_one_is_killed_and_one_has_its_actor_k
         run.until_ready()
         command = [str(BIN / "ng_collect_rollouts"), *(f"+{name}={value}" for name, value in options.items())]
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=run.environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command, cwd=tmp_path, env=run.environ, stderr=subprocess.PIPE, start_new_session=True
         )
         try:
             eventually("rollouts of both", lambda: all(path.exists() and path.stat().st_size for path in shards))
@@ -49,7 +49,7 @@ def test_collectors_run_in_actors_of_which_one_is_killed_and_one_has_its_actor_k
             assert command_of(actor).startswith("ray::ProgramHost")
             os.kill(first, signal.SIGKILL)
             os.kill(actor, signal.SIGKILL)
-            _, printed = process.communicate(timeout=deadline_s())
+            printed = process.communicate(timeout=deadline_s())[1].decode()
         finally:
             end_group(process)
     assert process.returncode == 0, printed
