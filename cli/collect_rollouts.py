@@ -147,8 +147,9 @@ def _run_collector(arguments: Sequence[str]) -> int:
 
 
 def _check_collectors(options: CollectOptions) -> None:
-    if options.num_collectors > 1 and options.shard is not None:
-        raise OperatorError("--num-collectors and --shard exclude each other: each job is one collector")
+    name = "--ray-head-node-address" if options.ray_head_node_address else "--num-collectors"
+    if options.shard is not None and (options.num_collectors > 1 or options.ray_head_node_address):
+        raise OperatorError(f"{name} and --shard exclude each other: each job is one collector, on its host")
     if options.num_collectors > options.num_samples_in_parallel:
         raise OperatorError(
             f"--num-collectors is {options.num_collectors}, more than the {options.num_samples_in_parallel} concurrent "
@@ -193,7 +194,7 @@ def _tasks(options: CollectOptions, print_note: Callable[[str], None] = lambda n
 
 
 async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan, arguments: Sequence[str]) -> int:
-    count = options.num_collectors
+    count, is_part = options.num_collectors, not plan.merges
     check_file_limit(raise_file_limit(), math.ceil(options.num_samples_in_parallel / count))
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
@@ -201,24 +202,26 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         address = head_address(options.head, options.head_server)
         head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
-        if head.stack == "nemo_gym" and plan.merges:
+        if head.stack == "nemo_gym" and not is_part:
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
         async with OpenCollection.opened(plan, tasks, stack) as collection:
             progress = collection.progress
-            display = display_for(progress.expected) if plan.merges else ProblemLines()
-            for note in collection.notes if plan.merges else ():
-                display.print_line(note)
-            if (missing := collection.missing) and plan.merges:
-                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
+            display = ProblemLines() if is_part else display_for(progress.expected)
+            missing = collection.missing
+            if not is_part:
+                for note in collection.notes:
+                    display.print_line(note)
+                if missing:
+                    display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             watch = partial(_collect, progress, display)
             if missing and (count > 1 or options.ray_head_node_address):
                 async with CollectorStarter(options, arguments, head).connected() as starter:
                     state = await collection.run_collectors(count, starter.start, watch, print_line=display.print_line)
             else:
                 state = await collection.run(watch, print_line=display.print_line)
-        if plan.merges:
+        if not is_part:
             found = collection.merged or collection
             unmerged = plan.output if plan.shard and collection.merged is None else None
             summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
