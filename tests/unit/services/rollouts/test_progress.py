@@ -13,7 +13,7 @@ from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.cli.console import numbers
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.types import Json
-from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.progress import CollectionProgress, summed
 from tests.unit.services.clock import Clock
 
 
@@ -190,3 +190,30 @@ def test_the_status_counts_measured_expected_and_failed_rollouts() -> None:
     status = progress.status("incomplete", "because")
     assert (status.measured, status.expected, status.failed, status.failures) == (1, 3, 1, {"timeout": 1})
     assert (status.state, status.note, status.successes, status.reward_stderr) == ("incomplete", "because", 1, None)
+
+
+def test_the_statuses_of_shards_sum_to_that_of_the_whole_without_standard_errors() -> None:
+    rows = [
+        rollout(
+            task, float(task % 3 == 0), success=task % 3 == 0, dataset_name=f"set {task % 2}", _ng_rollout_index=one
+        )
+        for task in range(40)
+        for one in range(5)
+    ]
+    parts = [CollectionProgress(100), CollectionProgress(50), CollectionProgress(100)]
+    whole, before = CollectionProgress(250), CollectionProgress(250).status("running")
+    for number, row in enumerate(rows):
+        parts[0 if number % 2 else 2].count(row)
+        whole.count(row)
+    for progress in (whole, parts[1]):
+        progress.count_failure("timeout", permanent=False)
+        progress.count_failure("timeout", permanent=True)
+        progress.begin((41, 0))
+    found, expected = summed(before, [part.status("running") for part in parts]), whole.status("running", "x")
+    errors = {"success_stderr": None, "reward_stderr": None}
+    datasets = {name: part.model_copy(update=errors) for name, part in expected.datasets.items()}
+    varying = {"rollouts_per_s", "eta_s", "started", "updated", "note", "oldest_s", "mean_reward"}
+    assert found.model_dump(exclude=varying) == expected.model_copy(update={**errors, "datasets": datasets}).model_dump(
+        exclude=varying
+    )
+    assert found.mean_reward == pytest.approx(expected.mean_reward)
