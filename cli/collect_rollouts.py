@@ -258,7 +258,7 @@ class CollectorStarter:
         command = [sys.executable, "-P", "-c", code, *self._words(shard)]
         if self._launcher is not None:
             return await self._launcher.run("collector", command, self._environ, write)
-        return await LocalProcess.start(command, self._environ, write)
+        return await LocalCollector.start(command, self._environ, write)
 
     def _words(self, shard: Shard) -> list[str]:
         every, rest = divmod(self._options.num_samples_in_parallel, shard.count)
@@ -277,7 +277,7 @@ class CollectorStarter:
         return [*given, *(f"+{name}={value}" for name, value in changed.items()), *self._arguments[len(given) :]]
 
 
-class LocalProcess:
+class LocalCollector:
     """A collector on this host, which dies with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, write: Callable[[bytes], None]) -> None:

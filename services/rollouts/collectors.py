@@ -118,7 +118,7 @@ class Collectors:
         """Run the collector of a shard to its end. If it is killed, another one continues with its files."""
         path, deaths, measured = shard.output(self._output), 0, -1
         while not self._draining:
-            output = _Output(self._relay)
+            output = _LineSplitter(self._relay)
             try:
                 process = self._processes[shard] = await self._start(shard, output.write)
             except (RunError, OSError) as error:
@@ -174,7 +174,7 @@ class Collectors:
             self._print_line(line)
 
 
-class _Output:
+class _LineSplitter:
     """Splits the output of a process into lines."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
