@@ -206,7 +206,10 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
-        async with OpenCollection.opened(plan, tasks, stack) as collection:
+        async with (
+            CollectorStarter(options, arguments, head).connected() as starter,
+            OpenCollection.opened(plan, tasks, stack) as collection,
+        ):
             progress = collection.progress
             display = ProblemLines() if is_part else display_for(progress.expected)
             missing = collection.missing
@@ -217,8 +220,7 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
                     display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             watch = partial(_collect, progress, display)
             if missing and (count > 1 or options.ray_head_node_address):
-                async with CollectorStarter(options, arguments, head).connected() as starter:
-                    state = await collection.run_collectors(count, starter.start, watch, print_line=display.print_line)
+                state = await collection.run_collectors(count, starter.start, watch, print_line=display.print_line)
             else:
                 state = await collection.run(watch, print_line=display.print_line)
         if not is_part:
