@@ -17,7 +17,7 @@ from rollyard.records.errors import RunError
 from rollyard.records.locked_files import is_locked
 from rollyard.records.rollout_file import read_status
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.script import EXIT_INTERRUPTED
+from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.types import CollectionStatus, FailureRow, State
 from rollyard.services.rollouts.collector import too_many_failures
 from rollyard.services.rollouts.progress import summed
@@ -66,8 +66,8 @@ class Collectors:
         self._write_status = write_status
         self._processes: dict[Shard, CollectorProcess] = {}
         self._statuses: dict[Shard, CollectionStatus] = {}
-        self._lost: dict[Shard, Counter[str]] = {shard: Counter() for shard in self._shards}
-        """Failed attempts by kind that the killed processes of a shard had counted."""
+        self._failures: dict[tuple[Shard, float], Counter[str]] = {}
+        """Failed attempts by kind of each process, also of those that were killed; a process is named by its start."""
         self._printed: set[str] = set()
         self._draining = self._cancelled = False
         self._interrupted = False
@@ -131,14 +131,12 @@ class Collectors:
             status = read_status(path)
             state = "running" if status is None else status.state
             self._interrupted |= code == EXIT_INTERRUPTED or state == "interrupted"
-            is_killed = code < 0 or code > _SIGNALLED
-            if self._draining or code in (0, EXIT_INTERRUPTED) or state == "incomplete":
-                return
-            if is_killed and state in ("complete", "interrupted"):
-                return
-            if state == "stopped" or not is_killed:
+            is_killed = code < 0 or (code > _SIGNALLED and code != EXIT_INTERRUPTED)
+            if state == "stopped" or not (is_killed or code in (EXIT_DONE, EXIT_INTERRUPTED) or state == "incomplete"):
                 note = status.note if status is not None else ""
                 self._stop(note or f"collector {shard} has failed: {output.last}")
+                return
+            if self._draining or not is_killed or state != "running":
                 return
             deaths = deaths + 1 if status is None or status.measured <= measured else 1
             number = -code if code < 0 else code - _SIGNALLED
@@ -146,23 +144,22 @@ class Collectors:
                 self._stop(f"collector {shard} was killed by signal {number} {deaths} times without storing a rollout")
                 return
             self._print_line(f"collector {shard} was killed by signal {number}; another one continues its share")
-            if status is not None:
-                measured = status.measured
-                self._lost[shard] += Counter(status.failures)
+            measured = measured if status is None else status.measured
             while is_locked(path) and not self._draining:  # noqa: ASYNC110  # by a process that has not quite ended
                 await asyncio.sleep(POLL_S)
 
     def _update(self) -> None:
         for shard in self._shards:
             if status := read_status(shard.output(self._output)):
-                failures = self._lost[shard] + Counter(status.failures)
-                counts = {"failures": dict(failures), "failed_attempts": failures.total()}
-                self._statuses[shard] = status.model_copy(update=counts)
+                self._statuses[shard] = status
+                self._failures[shard, status.started] = Counter(status.failures)
         if len(self._statuses) < len(self._shards):
             return
-        self.status = summed(self._before, [*self._statuses.values()])
+        failures = sum(self._failures.values(), Counter[str]())
+        counts = {"failures": dict(failures), "failed_attempts": failures.total()}
+        self.status = summed(self._before, [*self._statuses.values()]).model_copy(update=counts)
         failed, collected = self.status.failed - self._before.failed, self.status.measured - self._before.measured
-        if why := too_many_failures(failed, collected, Counter(self.status.failures), self._max_failure_rate):
+        if why := too_many_failures(failed, collected, failures, self._max_failure_rate):
             self._stop(why)
         self._write_status(self.status)
 
