@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeGuard, cast
+from typing import Annotated, Any, NamedTuple, TypeGuard, cast
 
 import orjson
 from fastapi import Query, responses
@@ -60,8 +60,7 @@ ABSENT = (404, 405, 501)
 _REJECTED = (400, 413, 422)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTurn:
+class ModelTurn(NamedTuple):
     response: Response
     ended: FinishReason | None = None
     """Set if the model could not be called because the conversation no longer fits into its context."""
@@ -355,7 +354,10 @@ class Conversation:
     def __init__(self, params: Json, row: Json | None = None) -> None:
         """`row` is the dataset row that contains `params`, for messages about it."""
         start = params.get("input")
-        self._sent: list[ResponseItem] = []
+        self._sent: list[bytes] = []
+        """What follows `start` in the next request, encoded once."""
+        self._with_tokens: dict[int, ResponseItem] = {}
+        """Items of the last turn in `_sent` that hold tokens."""
         self._tools = offered(params.get("tools"))
         self.params = params
         self._row = {} if row is None else row
@@ -396,25 +398,45 @@ class Conversation:
         return {**self.params, "input": self.start} if self._changed else self.params
 
     def request(self) -> bytes:
-        """Return the body of the next model call. Raises Failure malformed_answer if it cannot be encoded as JSON."""
-        try:
-            return orjson.dumps({**self.params, "input": self.start + self._sent})
-        except TypeError as error:
-            detail = f"the conversation cannot be encoded as JSON ({error})"
-            raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
+        """Return the body of the next model call, which adds items to the last one, so that servers read only these.
+
+        Raises Failure malformed_answer if it cannot be encoded as JSON.
+        """
+        params = {key: value for key, value in self.params.items() if key != "input"}
+        before = _encoded({**params, "input": self.start})[:-2]
+        if not self.start and self._sent:
+            return b"".join((before, b",".join(self._sent), b"]}"))
+        return b",".join((before, *self._sent)) + b"]}"
 
     def add(self, response: Response) -> None:
-        """Append a model response to the record and, in a format that every engine accepts, to the next request."""
+        """Append a model response to the record and, in a format that every engine accepts, to the next request.
+
+        Raises Failure malformed_answer if it cannot be encoded as JSON.
+        """
         self.output.extend(response["output"])
         # The next prompt needs only the last turn's tokens; keeping them all would make requests grow quadratically.
-        self._sent = [without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
-        self._sent.extend(sendable_items(response["output"], self._tools))
+        for index, item in self._with_tokens.items():
+            self._sent[index] = _encoded(without_tokens(item))
+        self._with_tokens = {}
+        for item in sendable_items(response["output"], self._tools):
+            if "generation_token_ids" in item:
+                self._with_tokens[len(self._sent)] = item
+            self._sent.append(_encoded(item))
         self.usage = _sum_usage(self.usage, response.get("usage"))
         self.last = response
 
     def answer(self, item: ResponseItem) -> None:
+        """Append what is not of the model, such as a tool's output. Raises Failure like `add`."""
         self.output.append(item)
-        self._sent.append(item)
+        self._sent.append(_encoded(item))
+
+
+def _encoded(part: Any) -> bytes:
+    try:
+        return orjson.dumps(part)
+    except TypeError as error:
+        detail = f"the conversation cannot be encoded as JSON ({error})"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
 
 def without_tokens(item: ResponseItem) -> ResponseItem:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -25,8 +24,7 @@ from rollyard.services.responses.response_validity import loads
 _PARTS = ("input_text", "input_image", "input_file")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
+class ToolAnswer(NamedTuple):
     output: str | list[Json]
     """Text, or Responses content parts such as images, if the environment returned content parts."""
     done: bool

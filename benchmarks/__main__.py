@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from benchmarks import (
     collector_memory,
+    concurrency,
     findings,
     latency,
     profile,
@@ -41,6 +42,7 @@ def main() -> int:
         ("turns", lambda: turns.main(chosen)),
         ("tokens", lambda: tokens.main(chosen)),
         ("latency", lambda: latency.main(chosen)),
+        ("concurrency", lambda: concurrency.main(chosen)),
         ("collector_memory", lambda: collector_memory.main(chosen)),
         ("profile", lambda: profile.main(chosen)),
         ("findings", lambda: findings.main(chosen)),

@@ -124,9 +124,11 @@ def installed(revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(folder)], check=True)
 
 
-def model_endpoint(*, latency_ms: float = 0.0, turns: int = 6) -> contextlib.AbstractContextManager[ModelEndpoint]:
+def model_endpoint(
+    *options: str, latency_ms: float = 0.0, turns: int = 6
+) -> contextlib.AbstractContextManager[ModelEndpoint]:
     """Run the scripted model in a separate process."""
-    return endpoint("benchmarks.scripted_model", "--latency-ms", str(latency_ms), "--turns", str(turns))
+    return endpoint("benchmarks.scripted_model", "--latency-ms", str(latency_ms), "--turns", str(turns), *options)
 
 
 @contextlib.contextmanager
@@ -176,7 +178,9 @@ def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS
         raise BenchmarkError(f"ng_run exited with {process.returncode}:\n{_tail(log)}")
 
 
-def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, limit: int | None = None) -> Collection:
+def collect(
+    run: Run, agent: str, rows: Path, *, parallel: int | str, repeats: int, limit: int | None = None
+) -> Collection:
     """Start an ng_collect_rollouts that writes to a new file in the run's folder."""
     output = run.folder / f"rollouts{next(_serials)}.jsonl"
     command = [str(run.commands / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]

@@ -3,7 +3,8 @@
 It serves `POST /v1/chat/completions` and `POST /v1/responses`; `GET /stats` returns turn count and CPU time.
 The script looks at the board, then moves Up and Down alternately, one move per turn; after `turns - 1` tool outputs it
 sends a final message. All responses are encoded at startup, so a request costs parsing, one scan of the body and one
-write. This is not an example of an HTTP server: it trusts its clients.
+write. With `--capacity`, it behaves like an engine whose best number of concurrent calls is known; `--metrics` also
+serves `GET /metrics` with vLLM's names. This is not an example of an HTTP server: it trusts its clients.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import argparse
 import asyncio
 import gc
 import resource
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 import orjson
@@ -52,12 +55,58 @@ class Script:
         return http({"turns": self.turns_served, "cpu_s": used.ru_utime + used.ru_stime})
 
 
+@dataclass
+class Engine:
+    """Takes `latency_s` per call, serves at most `capacity` calls at once, and slows down with more than `most`.
+
+    With up to `capacity` calls the throughput grows with their number; up to `most` it is constant, because calls wait;
+    beyond, it falls, as that of an engine which preempts calls.
+    """
+
+    latency_s: float = 0.0
+    capacity: int = 1 << 30
+    most: int = 1 << 30
+    running: int = 0
+    preemptions: int = 0
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def call(self, reply: Callable[[], None]) -> None:
+        """Call `reply` once the engine has served the call."""
+        if not self.latency_s:
+            reply()
+            return
+        self.waiting.append(reply)
+        self._serve()
+
+    def _serve(self) -> None:
+        while self.waiting and self.running < self.capacity:
+            reply, crowd = self.waiting.popleft(), (self.running + len(self.waiting) + 1) / self.most
+            self.running += 1
+            self.preemptions += crowd > 1
+            asyncio.get_running_loop().call_later(self.latency_s * max(1.0, crowd), self._end, reply)
+
+    def _end(self, reply: Callable[[], None]) -> None:
+        self.running -= 1
+        reply()
+        self._serve()
+
+    def metrics(self) -> bytes:
+        text = (
+            f'vllm:num_requests_running{{engine="0",model_name="script"}} {self.running:.1f}\n'
+            f'vllm:num_requests_waiting{{engine="0",model_name="script"}} {len(self.waiting):.1f}\n'
+            f'vllm:kv_cache_usage_perc{{engine="0",model_name="script"}} {min(1.0, self.running / self.most)}\n'
+            f'vllm:num_preemptions_total{{engine="0",model_name="script"}} {self.preemptions:.1f}\n'
+        )
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n" % len(text)
+        return head + text.encode()
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection; responses are sent in the order of the requests."""
 
-    def __init__(self, answer: Callable[[bytes], bytes], latency_s: float = 0.0) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes], engine: Engine | None = None) -> None:
         self._answer = answer
-        self._latency_s = latency_s
+        self._engine = engine or Engine()
         self._buffer = b""
         self._write: Callable[[bytes], None] = lambda data: None
 
@@ -79,10 +128,10 @@ class Connection(asyncio.Protocol):
 
     def _reply(self, request: bytes) -> None:
         response = self._answer(request)
-        if self._latency_s:
-            asyncio.get_running_loop().call_later(self._latency_s, lambda: self._write(response))
-        else:
+        if request.startswith(b"GET"):
             self._write(response)
+        else:
+            self._engine.call(lambda: self._write(response))
 
 
 def _content_length(head: bytes) -> int:
@@ -132,12 +181,12 @@ def _response(turn: int, turns: int) -> Json:
     return {**serial, **rest, "output": [item], "usage": usage}
 
 
-async def serve(answer: Callable[[bytes], bytes], port: int = 0, latency_s: float = 0.0) -> None:
+async def serve(answer: Callable[[bytes], bytes], port: int = 0, engine: Engine | None = None) -> None:
     """Serve until terminated; the first line printed is the port."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(answer, latency_s), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(answer, engine), "127.0.0.1", port, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     gc.freeze()
     await server.serve_forever()
@@ -149,8 +198,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0: a free port, which is printed")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="delay of each response")
     parser.add_argument("--turns", type=int, default=6, help="model calls per episode")
+    parser.add_argument("--capacity", type=int, default=1 << 30, help="calls that are served at once; others wait")
+    parser.add_argument("--most", type=int, default=1 << 30, help="calls above which the throughput falls")
+    parser.add_argument("--metrics", action="store_true", help="serve /metrics with vLLM's names")
     options = parser.parse_args()
-    uvloop.run(serve(Script(options.turns).answer, options.port, options.latency_ms / 1000))
+    engine = Engine(options.latency_ms / 1000, options.capacity, options.most)
+    script = Script(options.turns)
+
+    def answer(request: bytes) -> bytes:
+        if options.metrics and request.startswith(b"GET /metrics"):
+            return engine.metrics()
+        return script.answer(request)
+
+    uvloop.run(serve(answer, options.port, engine))
 
 
 if __name__ == "__main__":

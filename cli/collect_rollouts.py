@@ -29,7 +29,7 @@ from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import CollectionStatus, State
+from rollyard.records.types import CollectionStatus, Parallel, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -44,6 +44,7 @@ from rollyard.services.rollouts.collection import (
     OpenCollection,
     check_agent_limits,
     check_file_limit,
+    most_parallel,
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
@@ -84,8 +85,8 @@ class CollectOptions(Options):
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
-    num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Maximum number of concurrent episodes."""
+    num_samples_in_parallel: Parallel = 32
+    """Maximum number of concurrent episodes; auto: the number is found while collecting, and shown in the summary."""
     num_collectors: int = Field(default=1, ge=1, le=1000)
     """Number of processes that collect the output together, each a share of the rollouts. More than one helps if this
     command is the limit, at about 9,000 turns/s."""
@@ -131,8 +132,8 @@ def run(arguments: Sequence[str]) -> int:
     An interrupted collection can be resumed without losing or repeating rollouts.
     """
     options, _ = read_options(CollectOptions, arguments)
-    _check_collectors(options)
     plan = _plan(options)
+    _check_collectors(options, plan.limits.parallel)
     return uvloop.run(_run(options, _tasks(options, partial(print, file=sys.stderr)), plan, arguments))
 
 
@@ -146,14 +147,14 @@ def _run_collector(arguments: Sequence[str]) -> int:
     return uvloop.run(_run(options, _tasks(options), replace(_plan(options), merges=False), arguments))
 
 
-def _check_collectors(options: CollectOptions) -> None:
+def _check_collectors(options: CollectOptions, parallel: int | None) -> None:
     name = "--ray-head-node-address" if options.ray_head_node_address else "--num-collectors"
     if options.shard is not None and (options.num_collectors > 1 or options.ray_head_node_address):
         raise OperatorError(f"{name} and --shard exclude each other: each job is one collector, on its host")
-    if options.num_collectors > options.num_samples_in_parallel:
+    if parallel is not None and options.num_collectors > parallel:
         raise OperatorError(
-            f"--num-collectors is {options.num_collectors}, more than the {options.num_samples_in_parallel} concurrent "
-            "episodes of --num-samples-in-parallel: each collector needs at least one"
+            f"--num-collectors is {options.num_collectors}, more than the {parallel} concurrent episodes "
+            "of --num-samples-in-parallel: each collector needs at least one"
         )
 
 
@@ -169,7 +170,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
         limits=CollectionLimits(
-            options.num_samples_in_parallel,
+            None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
             options.max_attempts,
             options.rollout_timeout_s,
             options.max_failure_rate,
@@ -195,7 +196,9 @@ def _tasks(options: CollectOptions, print_note: Callable[[str], None] = lambda n
 
 async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan, arguments: Sequence[str]) -> int:
     count, is_part = options.num_collectors, not plan.merges
-    check_file_limit(raise_file_limit(), math.ceil(options.num_samples_in_parallel / count))
+    file_limit, parallel = raise_file_limit(), plan.limits.parallel
+    if parallel is not None:
+        check_file_limit(file_limit, math.ceil(parallel / count))
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
@@ -205,7 +208,11 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         if head.stack == "nemo_gym" and not is_part:
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
-        check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
+        agent_limits = await _file_limits(head, transport, stack, tasks.agents)
+        if parallel is not None:
+            check_agent_limits(agent_limits, parallel)
+        else:
+            plan = plan.with_most_parallel(most_parallel(file_limit, agent_limits, plan.shard))
         async with (
             CollectorStarter(options, arguments, head).connected() as starter,
             OpenCollection.opened(plan, tasks, stack) as collection,
@@ -263,10 +270,13 @@ class CollectorStarter:
         return await LocalCollector.start(command, self._environ, write)
 
     def _words(self, shard: Shard) -> list[str]:
-        every, rest = divmod(self._options.num_samples_in_parallel, shard.count)
+        parallel = self._options.num_samples_in_parallel
+        if parallel != "auto":
+            every, rest = divmod(parallel, shard.count)
+            parallel = every + (shard.number <= rest)
         changed = {
             "shard": shard,
-            "num_samples_in_parallel": every + (shard.number <= rest),
+            "num_samples_in_parallel": parallel,
             "num_collectors": 1,
             "max_failure_rate": 1.0,  # decided for all collectors together
             "ray_head_node_address": "null",
@@ -384,6 +394,8 @@ def summary(
     _print_means(progress)
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    if found := progress.concurrency:
+        print(f"  concurrency   {found.limit} was found ({found.why})")
     print(f"  rollouts      {paths.output}")
     abandoned = progress.failed - progress.masked
     if progress.failed_attempts or abandoned:

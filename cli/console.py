@@ -148,7 +148,7 @@ def _parts(status: CollectionStatus) -> list[tuple[int, str]]:
     if status.eta_s is not None:
         parts.append((1, f"{duration(status.eta_s)} left"))
     if status.in_flight:
-        parts.append((5, f"{status.in_flight} in flight"))
+        parts.append((5, f"{status.in_flight}{f' of {status.concurrency}' if status.concurrency else ''} in flight"))
     if status.oldest_s >= MIN_AGE_S:
         parts.append((6, f"oldest {duration(status.oldest_s)}"))
     if status.token_breaks:

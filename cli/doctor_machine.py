@@ -43,7 +43,7 @@ from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
-from rollyard.services.runtime.process_setup import raise_file_limit
+from rollyard.services.runtime.process_setup import available_memory, raise_file_limit
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.sandbox.records import SandboxLimits
@@ -151,15 +151,8 @@ def _processors() -> Iterator[MachineFinding]:
 
 
 def _memory() -> Iterator[MachineFinding]:
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
-    free, found = sizes["MemAvailable"], ""
-    with contextlib.suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if left < free:
-            free, found = left, " (this container's limit)"
-    found = f"{free / GIB:.1f} GiB free of {sizes['MemTotal'] / GIB:.1f}{found}"
+    free, total, is_limited = available_memory()
+    found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}{' (the limit of this container)' if is_limited else ''}"
     if free < GIB // 4:
         yield failed("memory", found, "a small stack needs 0.4 GiB; stop other processes")
     elif free < GIB:

@@ -522,6 +522,8 @@ def _type_name(annotation: Any) -> str:
         return " or ".join("null" if item is type(None) else _type_name(item) for item in typing.get_args(annotation))
     if origin is typing.Literal:
         return " or ".join(map(str, typing.get_args(annotation)))
+    if origin is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
     if origin is not None:
         return "{key: value}" if origin is dict else "[...]"
     if isinstance(annotation, type) and issubclass(annotation, Enum):

@@ -247,7 +247,8 @@ def _lines(collection: Collection, now: float) -> Iterator[str]:
     if runs:
         if status.eta_s is not None:
             parts.append(f"{duration(status.eta_s)} left")
-        parts.append(f"{status.in_flight} in flight, the oldest for {duration(status.oldest_s)}")
+        limit = "" if status.concurrency is None else f" of {status.concurrency}"
+        parts.append(f"{status.in_flight}{limit} in flight, the oldest for {duration(status.oldest_s)}")
     yield "  " + ", ".join(parts)
     width = max(map(len, status.datasets), default=0)
     for name, found in status.datasets.items():

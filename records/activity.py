@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -62,6 +63,59 @@ class Collection(Record):
     failures: list[FailureRow]
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> the code digest that is recorded in new rows, for each server that the rows use."""
+
+
+LOAD_PATH = "/load"
+
+
+class EngineLoad(Record):
+    """What the engines of a model server report at the moment, as sums over the engines."""
+
+    running: int = 0
+    """Calls that are being generated."""
+    waiting: int = 0
+    kv_cache_usage: float = 0.0
+    """Share of the KV cache that running calls use, of the fullest engine."""
+    preemptions: int = 0
+    """Number of calls since the start whose KV cache was taken for others."""
+
+
+class ModelLoad(Record):
+    """GET /load of a model server: its model calls since it started, and those in flight."""
+
+    finished: int = 0
+    failed: int = 0
+    """How many of them had no response: the endpoint failed or rejected them."""
+    seconds: float = 0.0
+    """Sum of their durations."""
+    in_flight: int = 0
+    rejected: int = 0
+    """Number of attempts that the endpoint rejected because of its load (429, 503), or that timed out."""
+    engine: EngineLoad | None = None
+    """None if no engine reports metrics that are known."""
+
+
+def summed(loads: Iterable[ModelLoad]) -> ModelLoad:
+    given = list(loads)
+    return ModelLoad(
+        finished=sum(load.finished for load in given),
+        failed=sum(load.failed for load in given),
+        seconds=sum(load.seconds for load in given),
+        in_flight=sum(load.in_flight for load in given),
+        rejected=sum(load.rejected for load in given),
+        engine=summed_engines([load.engine for load in given if load.engine is not None]),
+    )
+
+
+def summed_engines(engines: Sequence[EngineLoad]) -> EngineLoad | None:
+    if not engines:
+        return None
+    return EngineLoad(
+        running=sum(engine.running for engine in engines),
+        waiting=sum(engine.waiting for engine in engines),
+        kv_cache_usage=max(engine.kv_cache_usage for engine in engines),
+        preemptions=sum(engine.preemptions for engine in engines),
+    )
 
 
 RECORD_HEADER = "x-rollyard-partial-bytes"

@@ -202,6 +202,8 @@ class CollectionStatus(Record):
     failed: int
     failed_attempts: int
     in_flight: int
+    concurrency: int | None = None
+    """Number of concurrent rollouts that `--concurrency auto` has found so far; None if it was set by hand."""
     oldest_s: float = 0.0
     successes: int | None
     """Number of solved rollouts; None unless every dataset reports success."""
@@ -225,6 +227,8 @@ class CollectionStatus(Record):
     note: str = ""
 
 
+Parallel = Annotated[int, Field(ge=1)] | Literal["auto"]
+"""Number of concurrent rollouts; `auto`: found while collecting."""
 T = TypeVar("T")
 
 _EMPTY: Json = {}

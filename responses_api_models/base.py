@@ -20,12 +20,13 @@ import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.activity import LOAD_PATH, EngineLoad, ModelLoad
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import TOKEN_FIELDS, Json, items
 from rollyard.responses_api_models import conversion
@@ -53,6 +54,9 @@ class ModelServer(Server, Generic[S]):
     passes_stop: ClassVar[bool] = False
     """Whether `responses` supports `stop`, a list of stop sequences, and reports the one that ended the response as
     `stop_sequence`. Otherwise, messages in Anthropic's format are cut at the first one."""
+    keeps_input: ClassVar[bool] = False
+    """Whether `responses` leaves its request's parameters and items unchanged. Those of an episode are then parsed
+    once, and later calls get the same objects."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -61,7 +65,7 @@ class ModelServer(Server, Generic[S]):
 
     def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
-        self.__recent = RecentRequests()
+        self.__recent = RecentRequests(keeps_input=self.keeps_input)
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
         anthropic = AnthropicApi(self.responses, self.stream_responses, self.count_tokens, passes_stop=self.passes_stop)
@@ -70,6 +74,7 @@ class ModelServer(Server, Generic[S]):
             self.format_errors(path, as_anthropic_error)
         self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
         self.app.get("/episodes/{episode}")(self.__recent.of_episode)
+        self.app.get(LOAD_PATH, response_model=None)(self.__load)
         self.app.get("/v1/models", response_model=None)(self.__list_models)
         self.app.get("/v1/models/{name:path}", response_model=None)(self.__retrieve_model)
 
@@ -98,9 +103,17 @@ class ModelServer(Server, Generic[S]):
         detail = f"{self.name} cannot count tokens: its model server has no tokenizer; read the usage of a response"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=501)
 
+    def episode_of(self, call: RawRequest) -> EpisodeInput | None:
+        """Return what is kept of the episode that the call belongs to; None if it names none."""
+        return self.__recent.find(call)
+
     def models(self) -> list[str]:
         """Return the model names for `GET /v1/models`."""
         return [self.name]
+
+    async def engine_load(self) -> tuple[int, EngineLoad | None]:
+        """Return the number of attempts that failed because of the load, and what the engines report."""
+        return 0, None
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Return a Responses event stream. The request still contains `stream` and `stream_options`."""
@@ -115,9 +128,7 @@ class ModelServer(Server, Generic[S]):
 
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
-        request = call.json()
-        conversion.check_responses_request(request)
-        self.__recent.remember(call, request)
+        request = self.__recent.read(call)
         if request.get("stream"):
             return await self.stream_responses(request, call)
         return _encoded(await self.responses(_without_stream(request), call))
@@ -129,6 +140,22 @@ class ModelServer(Server, Generic[S]):
         if request.get("stream"):
             return await self.stream_chat(request, call)
         return _encoded(await self.chat(_without_stream(request), call))
+
+    async def __load(self) -> Json:
+        """Return the number and duration of model calls, and the load that the engines report."""
+        routes = [self.requests_to(path) for path in _MODEL_CALLS]
+        finished = sum(count for route in routes for count in route.statuses.values())
+        failed = sum(route.statuses[status] for route in routes for status in list(route.statuses) if _failed(status))
+        rejected, engine = await self.engine_load()
+        load = ModelLoad(
+            finished=finished,
+            failed=failed,
+            seconds=sum(route.total_s for route in routes),
+            in_flight=self.in_flight - 1,  # without this request
+            rejected=rejected,
+            engine=engine,
+        )
+        return load.model_dump()
 
     async def __list_models(self) -> Json:
         """Return the models of this server in OpenAI's list format."""
@@ -142,6 +169,13 @@ class ModelServer(Server, Generic[S]):
 
     def __entry(self, name: str) -> Json:
         return {"id": name, "object": "model", "created": int(time.time()), "owned_by": self.name}
+
+
+_MODEL_CALLS = ("/v1/responses", "/v1/chat/completions", MESSAGES, POLICY_PATH)
+
+
+def _failed(status: int) -> bool:
+    return status >= 500 or status == 429
 
 
 def _without_stream(request: Json) -> Json:
@@ -174,40 +208,98 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
     return RawResponse(events(answer), content_type=SSE, headers=headers)
 
 
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 64 << 20
 """Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""
 _HEADER = EPISODE_HEADER.encode()
+_END = b"]}"
+"""The end of a request whose last parameter is a list."""
 
 
 @dataclass(slots=True)
-class _Remembered:
+class EpisodeInput:
+    """The last request of an episode. The next one usually repeats it and adds items, which alone are then parsed."""
+
     start: int
-    turn: int
-    body: bytes
-    at: float
+    """Number of items in the episode's first request."""
+    turn: int = 0
+    at: float = 0.0
+    text: bytes = b""
+    """The body, up to the end of its input if it can be continued."""
+    is_open: bool = False
+    """Whether a later request may continue `text`, because its last parameter is an input of items."""
+    params: Json = field(default_factory=dict)
+    """All parameters but the input, if it can be continued."""
+    items: list[Any] = field(default_factory=list)
+    converted: object = None
+    """What the model server made of `params` and `items`."""
+
+    @property
+    def body(self) -> bytes:
+        return self.text + _END if self.is_open else self.text
+
+    def continued(self, body: bytes) -> Json | None:
+        """Return the request if it is the last one with more items; None for any other."""
+        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END):
+            return None
+        if added := body[len(self.text) : -len(_END)]:
+            try:
+                items = orjson.loads(b"[%b]" % added[1:])
+            except orjson.JSONDecodeError:
+                return None
+            if not items or added[:1] != b",":
+                return None
+            self.items = [*self.items, *items]
+            self.text = body[: -len(_END)]
+        return {**self.params, "input": self.items}
+
+    def begin(self, body: bytes, request: Json, *, keep: bool) -> None:
+        """Start again with a request that does not continue the last one."""
+        given = request.get("input")
+        is_last = next(reversed(request), "") == "input" and body.endswith(_END)
+        self.is_open = keep and is_last and isinstance(given, list) and bool(given)
+        self.text = body[: -len(_END)] if self.is_open else body
+        self.params = {key: value for key, value in request.items() if key != "input"} if self.is_open else {}
+        self.items = given if self.is_open and isinstance(given, list) else []
+        self.converted = None
 
 
 class RecentRequests:
-    def __init__(self) -> None:
-        self._requests: OrderedDict[str, _Remembered] = OrderedDict()
+    """The last request of each episode, for those who watch it and for its next request."""
+
+    def __init__(self, *, keeps_input: bool) -> None:
+        self._keeps_input = keeps_input
+        self._requests: OrderedDict[str, EpisodeInput] = OrderedDict()
         self._bytes = 0
 
-    def remember(self, call: RawRequest, request: Json) -> None:
-        if (episode := call.header(_HEADER)) is None:
-            return
-        if (known := self._requests.get(episode)) is None:
-            given = request.get("input")
-            start = len(given) if isinstance(given, list) else 1
-            self._requests[episode] = _Remembered(start, 1, call.body, time.monotonic())
-        else:
-            self._bytes -= len(known.body)
-            known.body, known.at = call.body, time.monotonic()
-            known.turn += 1
-            self._requests.move_to_end(episode)
-        self._bytes += len(call.body)
+    def find(self, call: RawRequest) -> EpisodeInput | None:
+        episode = call.header(_HEADER)
+        return None if episode is None else self._requests.get(episode)
+
+    def read(self, call: RawRequest) -> Json:
+        """Return the request, and remember it if it names its episode. Raises Failure bad_request if it is invalid."""
+        episode = call.header(_HEADER)
+        known = None if episode is None else self._requests.get(episode)
+        before = 0 if known is None else len(known.text)
+        request = None if known is None else known.continued(call.body)
+        if request is None:
+            request = call.json()
+            conversion.check_responses_request(request)
+            if episode is None:
+                return request
+            if known is None:
+                given = request.get("input")
+                known = EpisodeInput(len(given) if isinstance(given, list) else 1)
+                self._requests[episode] = known
+            known.begin(call.body, request, keep=self._keeps_input)
+        assert known is not None
+        known.turn += 1
+        known.at = time.monotonic()
+        self._requests.move_to_end(episode)  # type: ignore[arg-type]
+        self._bytes += len(known.text) - before
         while self._bytes > KEPT_BYTES and len(self._requests) > 1:
             _, oldest = self._requests.popitem(last=False)
-            self._bytes -= len(oldest.body)
+            self._bytes -= len(oldest.text)
+        return request
 
     async def of_episode(self, episode: str) -> Json:
         """Return the last request of an episode: its input, its other parameters, and where the episode began."""

@@ -590,10 +590,11 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "r
 _CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 
 
-def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
+def to_messages(items: list[Any], dialect: Dialect, first: int = 0) -> list[Json]:
+    """Convert input items. `first`: the index of the first one in the request, for messages about it."""
     messages: list[Json] = []
     turn: Json | None = None
-    for index, item in enumerate(items):
+    for index, item in enumerate(items, first):
         try:
             turn = _add_input_item(messages, turn, item, index, dialect)
         except (KeyError, TypeError, AttributeError) as error:

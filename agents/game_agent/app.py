@@ -20,9 +20,10 @@ class GameAgent(Agent[GameAgentSettings]):
     async def play(self, episode: Episode) -> FinishReason:
         while True:
             turn = await episode.ask()
-            if not turn.calls or turn.cut_off:
+            calls = turn.calls
+            if not calls or turn.cut_off:
                 return turn.ending
-            answers = [await episode.call(call) for call in turn.calls]
+            answers = [await episode.call(call) for call in calls]
             if any(answer.done for answer in answers):
                 return FinishReason.DONE
             if episode.timings.tool_calls >= self.settings.max_steps:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from rollyard.records.types import Record
+from rollyard.records.types import Parallel, Record
 from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.settings_file import load_settings
 
@@ -91,8 +91,8 @@ class EvalConfig(Record):
     """Send the number of the repeat as the sampling seed."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Sampling parameters, such as {temperature: 0.8, max_output_tokens: 2000}."""
-    num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Concurrent episodes."""
+    num_samples_in_parallel: Parallel = 32
+    """Concurrent episodes; auto: the number is found while collecting."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
     """Maximum duration of an episode, in seconds."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.activity import EngineLoad
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import conversion, streaming
-from rollyard.responses_api_models.base import ModelServer
+from rollyard.responses_api_models.base import EpisodeInput, ModelServer
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends import (
@@ -33,8 +34,9 @@ from rollyard.responses_api_models.chat_engine.token_history import (
     without_traces,
 )
 from rollyard.responses_api_models.chat_engine.vllm_control import TrainerApi
-from rollyard.responses_api_models.conversion import check_limits, mark_unreadable_tool_call
+from rollyard.responses_api_models.conversion import Dialect, check_limits, mark_unreadable_tool_call
 from rollyard.responses_api_models.streaming import ResponseEvents
+from rollyard.responses_api_models.upstream.engine_metrics import EngineMetrics
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
@@ -53,6 +55,7 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 class ChatEngineModel(ModelServer[S]):
     passes_stop = True
+    keeps_input = True
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
         self.upstream = Upstream(replicas, settings, api_key, context.external_transport)
@@ -60,6 +63,7 @@ class ChatEngineModel(ModelServer[S]):
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
+        self._engine_metrics = EngineMetrics(self.upstream)
         self._dialect = settings.dialect
         self._capabilities = Capabilities(self.upstream, settings)
         self._special_tokens = special = SpecialTokens(self.upstream, settings)
@@ -92,16 +96,33 @@ class ChatEngineModel(ModelServer[S]):
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._converted_body(request)
-        if self._turns is not None:
-            completion = await self._turns.make(body, request_context)
-            return request_context.answered(conversion.encoded_response(completion, request, self._dialect))
 
         def read(answer: bytes) -> bytes:
             return conversion.encoded_response(json_object(answer), request, self._dialect)
 
+        if self._turns is None and self._special_tokens.allowed:
+            sent = await self._encoded_body(request, self.episode_of(call))
+            return request_context.answered(await self.upstream.post("/chat/completions", sent, read, request_context))
+        body = await self._converted_body(request)
+        if self._turns is not None:
+            completion = await self._turns.make(body, request_context)
+            return request_context.answered(conversion.encoded_response(completion, request, self._dialect))
         body["messages"] = without_traces(body["messages"])
         return await self._posted(body, read, request_context)
+
+    async def _encoded_body(self, request: Json, episode: EpisodeInput | None) -> bytes:
+        """Return the encoded chat request. Of an episode's input, only what is new is converted and encoded."""
+        known = None if episode is None or episode.items is not request.get("input") else episode.converted
+        if isinstance(known, EncodedChat):
+            await self.trainer.check_seed(known.params)
+            if known.add(request["input"], self._dialect):
+                return known.body
+        body = await self._converted_body(request)
+        messages = without_traces(body.pop("messages"))
+        chat = EncodedChat(body, messages, request)
+        if episode is not None and episode.is_open:
+            episode.converted = chat
+        return chat.body
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
@@ -149,6 +170,9 @@ class ChatEngineModel(ModelServer[S]):
 
     def models(self) -> list[str]:
         return [self.settings.model]
+
+    async def engine_load(self) -> tuple[int, EngineLoad | None]:
+        return self.upstream.replicas.rejected, await self._engine_metrics.read()
 
     async def __token_check(self, call: RawRequest) -> bytes:
         """Check for `ng_doctor tokens` whether multi-turn histories are contiguous. Body: `{"samples": 8}`."""
@@ -209,6 +233,38 @@ class ChatEngineModel(ModelServer[S]):
         body["model"] = self.settings.model
         await self.trainer.check_seed(body)
         return body
+
+
+class EncodedChat:
+    """The chat request of one episode, to which each turn adds messages."""
+
+    def __init__(self, params: Json, messages: list[Json], request: Json) -> None:
+        """`params`: the chat request without its messages; `request`: the Responses request."""
+        self.params = params
+        self._head = encode_request({**params, "messages": []})[:-2]
+        self._messages = encode_request(messages)[1:-1]
+        self._items = len(request["input"])
+        self._offered = offered(request.get("tools"))
+        self._ends_in_turn = _ends_in_turn(messages)
+
+    @property
+    def body(self) -> bytes:
+        return b"%b%b]}" % (self._head, self._messages)
+
+    def add(self, items: list[Any], dialect: Dialect) -> bool:
+        """Add what follows the items so far. Return False if it may continue the last message of the model."""
+        if self._ends_in_turn:
+            return False
+        new = sendable_items(items[self._items :], self._offered)
+        if messages := without_traces(conversion.to_messages(new, dialect, self._items)):
+            self._messages += b"," + encode_request(messages)[1:-1]
+            self._items = len(items)
+            self._ends_in_turn = _ends_in_turn(messages)
+        return True
+
+
+def _ends_in_turn(messages: list[Json]) -> bool:
+    return not messages or messages[-1]["role"] == "assistant"
 
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")

@@ -58,6 +58,11 @@ class SpecialTokens:
         self._treatment: Treatment = settings.special_tokens_in_text or default
         self._known: dict[str, bool] = {}
 
+    @property
+    def allowed(self) -> bool:
+        """Whether every text reaches the engine unchanged."""
+        return self._treatment == "allow"
+
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
         """Return the chat request to send, and the special tokens that were escaped in it.
 

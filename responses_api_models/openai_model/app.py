@@ -6,11 +6,13 @@ them. Responses are validated and returned unchanged, byte for byte.
 
 from __future__ import annotations
 
+from rollyard.records.activity import EngineLoad
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.conversion import apply_metadata, check_limits
+from rollyard.responses_api_models.upstream.engine_metrics import EngineMetrics
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
@@ -36,6 +38,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         replicas = Replicas(settings.urls)
         self.measure(replicas)
         self._upstream = Upstream(replicas, settings, settings.api_key, context.external_transport)
+        self._engine_metrics = EngineMetrics(self._upstream)
 
     async def advice(self) -> list[str]:
         return await endpoint_advice(self.settings, self.context.external_transport)
@@ -79,6 +82,9 @@ class OpenaiModel(ModelServer[EndpointSettings]):
 
     def models(self) -> list[str]:
         return [self.settings.model]
+
+    async def engine_load(self) -> tuple[int, EngineLoad | None]:
+        return self._upstream.replicas.rejected, await self._engine_metrics.read()
 
     def _complete_body(self, body: Json) -> bytes:
         apply_metadata(body)

@@ -12,12 +12,12 @@ Calls go to the least busy healthy endpoint (`Endpoint`), unless they have an af
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -33,8 +33,7 @@ SLACK = 4
 number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Affinity:
+class Affinity(NamedTuple):
     """A key shared by calls that should go to the same endpoint."""
 
     key: str
@@ -56,6 +55,8 @@ class Replicas:
         self._serials = itertools.count(1)
         self._wait_s = wait_s
         self._why_none = why_none
+        self.rejected = 0
+        """Number of attempts that an endpoint rejected because of its load, or that timed out."""
         self._available = asyncio.Event()
         if urls:
             self._available.set()
@@ -220,7 +221,8 @@ class Endpoint:
     cooling_until: float = 0.0
     answered_paths: set[str] = field(default_factory=set)
     _failed_path: str = ""
-    _probes: int = 0
+    probes: int = 0
+    """Number of calls in flight that were sent during a cool-down."""
 
     @property
     def is_down(self) -> bool:
@@ -228,7 +230,7 @@ class Endpoint:
 
     def is_usable(self, now: float) -> bool:
         """Return False while the endpoint is cooling down or a probe is in flight."""
-        return not self.cool_downs or (now >= self.cooling_until and not self._probes)
+        return not self.cool_downs or (now >= self.cooling_until and not self.probes)
 
     def fail(self, path: str, started: float, *, pause_s: float = 0.0, counts: bool = True) -> None:
         """Record a failed call to `path` that started at `started` (monotonic time). `pause_s` is the pause that the
@@ -255,14 +257,22 @@ class Endpoint:
         self.failures = self.cool_downs = 0
         self.cooling_until = 0.0
 
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count a call in flight; during a cool-down it also counts as a probe."""
-        probe = self.cool_downs > 0
-        self.in_flight += 1
-        self._probes += probe
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            self._probes -= probe
+    def busy(self) -> _CallInFlight:
+        """Count a call in flight while a `with` block runs; during a cool-down it also counts as a probe."""
+        return _CallInFlight(self)
+
+
+class _CallInFlight:
+    __slots__ = ("_endpoint", "_is_probe")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def __enter__(self) -> None:
+        self._is_probe = self._endpoint.cool_downs > 0
+        self._endpoint.in_flight += 1
+        self._endpoint.probes += self._is_probe
+
+    def __exit__(self, *_: object) -> None:
+        self._endpoint.in_flight -= 1
+        self._endpoint.probes -= self._is_probe

@@ -86,8 +86,8 @@ def response_bytes(body: bytes) -> bytes:
     return encode_request({**response, "output": read}) if changed else body
 
 
-def encode_request(request: Json) -> bytes:
-    """Encode a request. Raises Failure bad_request if it cannot be encoded, e.g. because it is nested too deeply."""
+def encode_request(request: Json | list[Json]) -> bytes:
+    """Encode a request, or a part of one. Raises Failure bad_request if that fails, e.g. for one nested too deeply."""
     try:
         return orjson.dumps(request)
     except TypeError as error:

@@ -43,7 +43,7 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse
+from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse, SentHeaders
 from rollyard.services.http.transport import Transport
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
@@ -80,6 +80,14 @@ class Upstream:
             raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot be sent as an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
+        own = self._headers
+
+        @lru_cache(maxsize=4096)
+        def with_own(headers: tuple[tuple[str, str], ...]) -> SentHeaders:
+            return SentHeaders({**dict(headers), **own})
+
+        self._with_own = with_own
+        """Adds this server's headers to those of a call. The calls of an episode have the same ones."""
         self._secrets = secrets_in_bodies([self._key, *header_secrets(settings.default_headers)])
         self._transport = transport
         self.engine_model: Callable[[], str] = str
@@ -215,8 +223,8 @@ class Upstream:
                 endpoint.fail(path, started)
                 raise
 
-    def _request_headers(self, request_context: RequestContext) -> dict[str, str]:
-        return {**request_context.headers, **self._headers} if request_context.headers else self._headers
+    def _request_headers(self, request_context: RequestContext) -> SentHeaders:
+        return self._with_own(tuple(request_context.headers.items()))
 
     def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
         try:
@@ -266,6 +274,8 @@ class Upstream:
                     answer = await once(endpoint, timeout_s)
             except Failure as failure:
                 tried.append(endpoint)
+                overloaded = failure.kind in (FailureKind.RATE_LIMITED, FailureKind.TIMEOUT)
+                self.replicas.rejected += overloaded or failure.problem.upstream_status == 503
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise
@@ -361,35 +371,50 @@ class RequestContext:
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        decoded = ((name.decode("latin-1").lower(), value) for name, value in call.headers.items())
-        headers = {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
+        headers = _forwarded(tuple(call.headers.items()))
         affinity = None
         if episode := headers.get(EPISODE_HEADER):
             affinity = Affinity(episode)
         elif isinstance(cache_key, str) and cache_key:
             affinity = Affinity(cache_key, binding=False)
-        pairs = [pair for pair in call.query.decode("latin-1").split("&") if pair]
-        query = "&".join(pair for pair in pairs if not is_secret(pair.partition("=")[0]))
-        return cls(headers, affinity, f"?{query}" if query else "")
+        return cls(headers, affinity, _forwarded_query(call.query) if call.query else "")
 
     @property
     def url(self) -> str | None:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        kept = [
-            (name.lower().encode(), _bytes(value))
-            for name, value in answer.headers.items()
-            if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
-        ]
-        cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
-        self.answer_headers = (*kept, *cookies)
+        self.answer_headers = _returned(tuple(answer.headers.items()), answer.cookies)
 
     def answered(self, body: bytes) -> RawResponse:
         return RawResponse(body, headers=self.answer_headers)
 
     def streamed(self, events: AsyncIterator[bytes]) -> RawResponse:
         return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *self.answer_headers))
+
+
+@lru_cache(maxsize=4096)
+def _forwarded(headers: tuple[tuple[bytes, bytes], ...]) -> Mapping[str, str]:
+    """Return the headers of a call that its request to the endpoint gets too."""
+    decoded = ((name.decode("latin-1").lower(), value) for name, value in headers)
+    return {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
+
+
+def _forwarded_query(query: bytes) -> str:
+    pairs = [pair for pair in query.decode("latin-1").split("&") if pair]
+    kept = "&".join(pair for pair in pairs if not is_secret(pair.partition("=")[0]))
+    return f"?{kept}" if kept else ""
+
+
+@lru_cache(maxsize=256)
+def _returned(headers: tuple[tuple[str, str], ...], cookies: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers of an endpoint's response that its caller gets too."""
+    kept = [
+        (name.lower().encode(), _bytes(value))
+        for name, value in headers
+        if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
+    ]
+    return (*kept, *((b"set-cookie", _bytes(cookie)) for cookie in cookies if _sendable("", cookie)))
 
 
 def _bytes(value: str) -> bytes:

@@ -17,11 +17,11 @@ from rollyard.services.http.connection_pool import (
     ConnectFailed,
     HttpLimits,
     InvalidResponse,
-    ReceivedResponse,
     ResponseBody,
     decoders,
 )
 from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
+from rollyard.services.http.request import HttpResponse
 
 LINE_BYTES = 16 * 1024
 """Maximum length of a header line."""
@@ -40,11 +40,11 @@ class AiohttpClient:
 
     async def send(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
-    ) -> ReceivedResponse:
+    ) -> HttpResponse:
         """Return the complete response. Raises aiohttp.ClientError, TimeoutError, OSError or ValueError."""
         async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
             chunks = [chunk async for chunk in self._bounded(response)]
-            return ReceivedResponse(response.status, response.headers.copy(), b"".join(chunks))
+            return HttpResponse.of(response.status, response.headers.copy(), b"".join(chunks))
 
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None

@@ -24,7 +24,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
-from rollyard.services.http.request import SentHeaders
+from rollyard.services.http.request import HttpResponse, SentHeaders
 
 MIB = 1024 * 1024
 
@@ -86,7 +86,7 @@ class ConnectionPool:
         headers: Mapping[str, str],
         timeout_s: float,
         echo: tuple[str, str] | None = None,
-    ) -> ReceivedResponse:
+    ) -> HttpResponse:
         """Send a request and return its response.
 
         Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._reader = ResponseReader(limits)
         self._lag = lag
         self._budget = budget
-        self._pending: asyncio.Future[ReceivedResponse] | None = None
+        self._pending: asyncio.Future[HttpResponse] | None = None
         self._readable = select.poll()
 
     @property
@@ -199,10 +199,10 @@ class Connection(asyncio.Protocol):
         """True if the peer has neither closed the connection nor sent data since the last response."""
         return not self.closed and not self._readable.poll(0)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
         """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
         self._loop = asyncio.get_running_loop()
-        pending: asyncio.Future[ReceivedResponse] = self._loop.create_future()
+        pending: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._pending = pending
         self._reader.reset()
         # A plain timer, because a timeout context takes three times as long and every request passes here.
@@ -275,16 +275,9 @@ class Connection(asyncio.Protocol):
             self._pending.set_exception(error)
 
 
-def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedResponse) -> None:
+def _settle(pending: asyncio.Future[HttpResponse], response: HttpResponse) -> None:
     if not pending.done():
         pending.set_result(response)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedResponse:
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
 
 
 class ResponseReader:
@@ -298,7 +291,7 @@ class ResponseReader:
         self.reset()
 
     def reset(self) -> None:
-        self.response: ReceivedResponse | None = None
+        self.response: HttpResponse | None = None
         self.reusable = False
         self._interim = 0
         self._header_bytes = 0
@@ -397,7 +390,7 @@ class ResponseReader:
                 body = decoder.feed(body)
                 decoder.finish()
         self._clear()
-        self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
+        self.response = HttpResponse.of(self._parser.get_status_code(), headers, body)
 
     def _too_large(self) -> InvalidResponse:
         return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")

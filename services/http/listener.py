@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
@@ -30,13 +30,22 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import PEER, Peers
+from rollyard.services.http.channel import ACCEPTED, OFFER, UPGRADE, ChannelApp, ServedChannel
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.request import RawRequest, RawResponse, Scope, problem_response, to_problem
+from rollyard.services.http.request import (
+    Headers,
+    RawRequest,
+    RawResponse,
+    Scope,
+    SendResponse,
+    header_lines,
+    problem_response,
+    to_problem,
+)
 
 log = logging.getLogger(__name__)
 
-Headers = list[tuple[bytes, bytes]]
 HEAD_END = b"\r\n\r\n"
 _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 LINGER_S = 2.0
@@ -74,15 +83,16 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
-"""Sends the status and headers, and the body or stream of the response."""
-
-
-class HotApp(Protocol):
+class HotApp(ChannelApp, Protocol):
     """An app with routes that are served without ASGI messages, which take half of the time of a short request."""
 
-    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
-        """Return whether to cancel a POST if its caller disconnects; None if ASGI has to serve it."""
+    @property
+    def run_header(self) -> tuple[bytes, bytes]:
+        """The header that all responses of this run's servers carry."""
+        ...
+
+    def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request may be served; ASGI rejects any other."""
         ...
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
@@ -99,9 +109,14 @@ class Listener:
         self.budget = CallbackBudget()
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
+        """Total size of the bodies of requests in flight."""
         self._sock: socket.socket | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._accepting: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_full(self) -> bool:
+        return self.held_bytes > self.bounds.bodies_bytes
 
     def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
         """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
@@ -236,7 +251,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`, ignoring offers to switch protocols (RFC 9110, 7.8): some clients always offer h2c."""
+        """Parse `data`. Of the offers to switch protocols (RFC 9110, 7.8), only that of a channel is accepted: some
+        clients always offer h2c.
+        """
         while True:
             try:
                 self.parser.feed_data(data)
@@ -245,11 +262,31 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self._upgrading:  # CONNECT, which gets no response
                     return
                 self._upgrading = False
+                if (b"upgrade", UPGRADE) in self.headers and self._open_channel(data[offered.args[0] :]):
+                    return
                 headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
                 lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
                 lines += [b"%b: %b" % pair for pair in headers]
                 data = b"\r\n".join(lines) + HEAD_END + data[offered.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
+
+    def _open_channel(self, rest: bytes) -> bool:
+        """Hand the connection to a channel, which reads `rest` first; return False if it has to stay as it is."""
+        listener = self._listener
+        if listener.app is None or self.pipeline or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        self.scope["method"], self.scope["path"] = "GET", "/health"
+        if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]
+            return False
+        channel = ServedChannel(listener.app, listener, self.connections, self.tasks)
+        self.connections.discard(self)
+        listener.connections.discard(self)
+        self.transport.write(ACCEPTED)
+        self.transport.set_protocol(channel)
+        channel.connection_made(self.transport)
+        if rest:
+            channel.data_received(rest)
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that is invalid HTTP or exceeds a limit. Called when parsing fails."""
@@ -306,7 +343,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
         self._exchange = exchange
         if request_id is not None and self.cycle is not None:
-            self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
+            own = ((REQUEST_HEADER.encode(), request_id), (OFFER.encode(), b"1"))
+            self.cycle.default_headers = [*self.cycle.default_headers, *own]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""
@@ -322,7 +360,7 @@ class BoundedProtocol(HttpToolsProtocol):
         listener.held_bytes += len(body)
         if self._body_bytes > listener.bounds.limits.body_bytes:
             self._reject(self._body_too_large())
-        if listener.held_bytes > listener.bounds.bodies_bytes:
+        if listener.is_full:
             detail = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; retry later"
             self._reject(Failure(FailureKind.OVERLOADED, detail))
         if self._exchange is not None:
@@ -364,8 +402,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return None
         path, _, query = self.url.partition(b"#")[0].partition(b"?")
         self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
-        cancellable = app.is_cancellable(self.scope, headers)  # type: ignore[arg-type]
-        if cancellable is None:
+        cancellable = app.is_cancellable(self.scope["path"])
+        if cancellable is None or not app.admits(self.scope, headers):  # type: ignore[arg-type]
             return None
         return Exchange(RawRequest(self.scope["path"], headers, b"", query), cancellable)
 
@@ -393,16 +431,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if exchange.disconnected:
             return
         exchange.response_started = True
-        lines = [b"%b: %b\r\n" % pair for pair in (*exchange.default_headers, *headers)]
+        head = header_lines([*exchange.default_headers, *headers])
         if not exchange.keep_alive:
-            lines.append(b"connection: close\r\n")
+            head += b"connection: close\r\n"
         if response.stream is None:
-            lines.append(b"content-length: %d\r\n" % len(response.body))
+            head += b"content-length: %d\r\n" % len(response.body)
         else:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise ValueError(f"a header of the response contains a line break: {headers}")
+            head += b"transfer-encoding: chunked\r\n"
         if response.stream is None:
             self.transport.writelines((STATUS_LINE[status], head, b"\r\n", response.body))
         else:
@@ -454,8 +489,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # for a handler that still reads the body
             self.cycle.message_event.set()
         response = problem_response(to_problem(failure, self._listener.server, ""))
-        headers = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        head = STATUS_LINE[response.status] + headers % (response.content_type, len(response.body))
+        headers = [(b"content-type", response.content_type), (b"connection", b"close")]
+        headers += [] if self._listener.app is None else [self._listener.app.run_header]
+        headers += [pair for pair in self.headers or () if pair[0] == REQUEST_HEADER.encode()]
+        length = b"content-length: %d\r\n\r\n" % len(response.body)
+        head = STATUS_LINE[response.status] + header_lines(headers) + length
         self.transport.write(head + response.body)
         self.flow.resume_reading()
         if self.transport.can_write_eof():

@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
@@ -79,8 +80,7 @@ class InvalidHeader(ValueError):
     """Raised when a request header contains characters that HTTP does not allow."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     """A complete response. Lookups in `headers` ignore case; those of apps in this process are lower-case."""
 
     status: int
@@ -93,6 +93,11 @@ class HttpResponse:
     def succeeded(self) -> bool:
         """True for a 2xx status, except 206: nobody asked for a part of the answer."""
         return 200 <= self.status < 300 and self.status != 206
+
+    @classmethod
+    def of(cls, status: int, headers: CIMultiDict[str] | CIMultiDictProxy[str], body: bytes) -> HttpResponse:
+        """Create a response that was received over a socket."""
+        return cls(status, headers, body, tuple(headers.getall("Set-Cookie", ())))
 
 
 @dataclass(slots=True)
@@ -108,6 +113,17 @@ class RawResponse:
 
 
 Handler = Callable[[RawRequest], Awaitable[bytes | RawResponse]]
+Headers = list[tuple[bytes, bytes]]
+SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
+"""Sends the status and headers, and the body or stream of the response."""
+
+
+def header_lines(headers: Headers) -> bytes:
+    """Return the header lines of a response. Raises ValueError if one contains a line break."""
+    lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:
+        raise ValueError(f"a header of the response contains a line break: {headers}")
+    return lines
 
 
 async def read_body(receive: Receive) -> bytes:

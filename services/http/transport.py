@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.services.http.channel import OFFER, Channels
 from rollyard.services.http.connection_pool import (
     ENDPOINT_LIMITS,
     RUN_LIMITS,
@@ -25,11 +25,12 @@ from rollyard.services.http.connection_pool import (
     ConnectionPool,
     Dialer,
     HttpLimits,
+    RequestTarget,
     ResponseBody,
     target_of,
 )
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.request import ASGIApp, HttpResponse, InvalidHeader, Message, Scope
+from rollyard.services.http.request import ASGIApp, HttpResponse, InvalidHeader, Message, Scope, SentHeaders
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,9 @@ class HttpTransport:
     ) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
-        self._pool = ConnectionPool(
-            KEEPALIVE_S, OTHER_KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag
-        )
+        dialer = Dialer(CONNECT_TIMEOUT_S, self._lag)
+        self._pool = ConnectionPool(KEEPALIVE_S, OTHER_KEEPALIVE_S, dialer, limits, self._lag)
+        self._channels = Channels(dialer, limits, self._lag, (RUN_HEADER, "authorization"))
         self._limits = limits
         self._aiohttp_client: AiohttpClient | None = None
         self._numbers = itertools.count(1)
@@ -164,16 +165,31 @@ class HttpTransport:
         try:
             proxy = self._proxies.of_address(_parse_url(url)) if self._proxies.by_scheme else None
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
-                # Responses of the run's servers carry the run's header, and repeat the request's id.
-                echo = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
-                response = await self._pool.send(method, target, body, headers, timeout_s, echo)
-            else:
-                response = await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
-            return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
+                if RUN_HEADER in headers and method == "POST":
+                    return await self._send_in_run(target, body, headers, timeout_s)
+                return await self._pool.send(method, target, body, headers, timeout_s, self._echo(headers))
+            return await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
         except Exception as error:
             if failure := self._failure(error, url, timeout_s):
                 raise failure from error
             raise
+
+    async def _send_in_run(
+        self, target: RequestTarget, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
+        """Send a POST to a server of the run, through its channel if there is one."""
+        if (channel := self._channels.find(target, headers, body)) is not None:
+            assert isinstance(headers, SentHeaders)
+            if (found := await channel.send(target.request_target, headers, body, timeout_s)) is not None:
+                return found
+        response = await self._pool.send("POST", target, body, headers, timeout_s, self._echo(headers))
+        if OFFER in response.headers:
+            self._channels.open_later(target, headers)
+        return response
+
+    def _echo(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
+        """Return what responses of the run's servers carry: the run's header, and the id of the request."""
+        return (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
@@ -200,10 +216,11 @@ class HttpTransport:
             finally:
                 await received.aclose()
 
-        head = HttpResponse(status, response_headers, b"", _cookies(response_headers))
+        head = HttpResponse.of(status, response_headers, b"")
         return head, ResponseBody(chunks(), received.close)
 
     async def close(self) -> None:
+        self._channels.close()
         self._pool.close()
         if self._aiohttp_client is not None:
             await self._aiohttp_client.close()
@@ -227,10 +244,6 @@ class HttpTransport:
 def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
     """Create a transport for engines and hosted APIs, with proxies from environment variables and tighter limits."""
     return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag)
-
-
-def _cookies(headers: CIMultiDict[str] | CIMultiDictProxy[str]) -> tuple[str, ...]:
-    return tuple(headers.getall("Set-Cookie", ()))
 
 
 def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:

@@ -79,6 +79,7 @@ _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overl
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
+_USUAL_ENDS = _PROPER | {"tool_calls", "completed", "incomplete"}
 _CALLED = re.compile(r"(tool|function)_?(call|use)", re.I)
 """Matches the finish reasons of a turn that ends with tool calls."""
 _CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
@@ -109,7 +110,9 @@ def malformed(what: str, response: Any) -> Failure:
 
 def check_finish(reason: Any) -> None:
     """Raise Failure upstream_error for a generation that the engine aborted."""
-    if reason is not None and _ABORTED.search(str(reason)):
+    if reason is None or (isinstance(reason, str) and reason in _USUAL_ENDS):
+        return
+    if _ABORTED.search(str(reason)):
         detail = f"the engine aborted the generation (finish_reason {str(reason)[:100]!r})"
         raise Failure(FailureKind.UPSTREAM_ERROR, detail)
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from rollyard.records.activity import Collection
+from rollyard.records.activity import Collection, ModelLoad
 from rollyard.records.errors import Failure, OperatorError, did_you_mean
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters
@@ -102,6 +102,9 @@ class CollectionPlan:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
         object.__setattr__(self, "params", with_whole_numbers(self.params))
+
+    def with_most_parallel(self, most: int) -> CollectionPlan:
+        return replace(self, limits=replace(self.limits, most_parallel=most))
 
 
 class OpenCollection:
@@ -225,6 +228,7 @@ class OpenCollection:
                 print_line=print_line,
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
+                read_load=await self._load_reader() if plan.limits.parallel is None else None,
             )
             async with reporting(self._stack.registry, self.paths.output, collector, self.store.code):
                 state = await watch(collector)
@@ -273,6 +277,17 @@ class OpenCollection:
             collectors.status = progress.status(state, self.stopped_because)
             store.write_status(collectors.status)
         return state
+
+    async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
+        """Return how to read the load of the model servers, or None if none of them reports it."""
+        from rollyard.services.rollouts.concurrency import LoadReader  # most collections do not need it
+
+        directory = await self._stack.client.book.current()
+        reached = reachable(self._tasks.agents, directory.references)
+        models = [name for name in sorted(reached) if directory.families.get(name) == "responses_api_models"]
+        reader = LoadReader(self._stack.client, models)
+        await reader.read()
+        return reader.read if reader.supported else None
 
     def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
         others = [path for path in shard_files(plan.output) if path != self.paths.output]
@@ -439,6 +454,19 @@ def check_agent_limits(agents: Mapping[str, list[int]], parallel: int) -> None:
                 f"{len(limits)}, but the limit is {min(limits)}: raise it (ulimit -Hn) and restart ng_run, set more "
                 "replicas, or lower +num_samples_in_parallel"
             )
+
+
+def most_parallel(limit: int, agents: Mapping[str, list[int]], shard: Shard | None = None) -> int:
+    """Return the largest number of episodes that passes both checks; `limit`: the limit of this process.
+
+    The collectors of the other shards have an equal part of what the agents allow.
+    """
+    most = limit - 100
+    for limits in agents.values():
+        if limits:
+            every = (min(limits) - 200) // 3 * sum(map(len, agents.values()))
+            most = min(most, every // (shard.count if shard else 1))
+    return max(most, 1)
 
 
 def agents_of(directory: Directory) -> list[str]:

@@ -9,14 +9,20 @@ import asyncio
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from pydantic import ValidationError
 
-from rollyard.records.activity import EPISODE_ID_HEADER, PARTIAL_MEMBER, RECORD_HEADER, PartialConversation
+from rollyard.records.activity import (
+    EPISODE_ID_HEADER,
+    PARTIAL_MEMBER,
+    RECORD_HEADER,
+    ModelLoad,
+    PartialConversation,
+)
 from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.records.rewards import RENAMED, SCORES, with_verdict
 from rollyard.records.rollout_keys import task_key
@@ -26,11 +32,16 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
-from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
+from rollyard.services.runtime.process_setup import free_memory_share
+
+if TYPE_CHECKING:
+    from rollyard.services.rollouts.concurrency import Concurrency
 
 STATUS_EVERY_S = 1.0
+CONTROL_EVERY_S = 1.0
 MAX_RECENT_FAILURES = 50
 """Number of recent failed attempts that are kept for status views."""
 MIN_ENDED_FOR_RATE = 20
@@ -54,8 +65,8 @@ _UNANSWERED = frozenset(
 class CollectionLimits:
     """Concurrency, retries and failure limits of a collection."""
 
-    parallel: int = 32
-    """Maximum number of episodes in flight."""
+    parallel: int | None = 32
+    """Maximum number of episodes in flight; None: found while collecting (concurrency.py), at most `most_parallel`."""
     max_attempts: int = 3
     """Attempts per rollout, each in a new session."""
     rollout_timeout_s: float = 3600.0
@@ -67,6 +78,7 @@ class CollectionLimits:
     longest_pause_s: float = 15.0
     partial_bytes: int = 128 * 1024
     """Maximum size of the conversation that is recorded with a failed attempt, in bytes; 0: none is recorded."""
+    most_parallel: int = 10_000
 
 
 class Collector:
@@ -85,8 +97,12 @@ class Collector:
         print_line: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
+        read_load: Callable[[], Awaitable[ModelLoad | None]] | None = None,
     ) -> None:
-        """`on_rollout` is called with each stored line; an exception that it raises ends the collection."""
+        """`on_rollout` is called with each stored line; an exception that it raises ends the collection. `read_load`
+        returns the load of the model servers, or None if it is unknown at the moment; default: only rollouts are
+        measured.
+        """
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -97,7 +113,13 @@ class Collector:
         self._print_line = print_line
         self._materialize = materialize
         self._on_rollout = on_rollout
-        self._workers: list[asyncio.Task[None]] = []
+        self._read_load = read_load
+        self._workers: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        """Set once a worker has failed, or none is left."""
+        self._is_exhausted = False
+        self._error: BaseException | None = None
+        self._parallel = limits.parallel or 0
         self._draining = asyncio.Event()
         self.stopped_because = ""
         self._file_error: RunError | None = None
@@ -111,12 +133,19 @@ class Collector:
     async def run(self) -> State:
         """Collect until every rollout is measured or has permanently failed, or until stopped. Raises RunError."""
         heartbeat = asyncio.create_task(self._heartbeat())
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self._limits.parallel)]
+        control: asyncio.Task[None] | None = None
+        if self._limits.parallel is None:
+            from rollyard.services.rollouts.concurrency import Concurrency  # most collections do not need it
+
+            controller = Concurrency(self._limits.most_parallel)
+            self._parallel = controller.limit
+            control = asyncio.create_task(self._control(controller))
+            control.add_done_callback(self._task_ended)
+        self._start_workers()
         try:
-            done, _ = await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
-            for worker in done:
-                if not worker.cancelled() and (error := worker.exception()):
-                    raise error
+            await self._ended.wait()
+            if self._error is not None:
+                raise self._error
             if self._file_error is not None:
                 raise self._file_error
             if self._draining.is_set():
@@ -127,6 +156,8 @@ class Collector:
             self.stopped_because = str(error)
             raise
         finally:
+            if control is not None:
+                control.cancel()
             for worker in self._workers:
                 worker.cancel()
             await asyncio.gather(*self._workers, return_exceptions=True)
@@ -160,6 +191,32 @@ class Collector:
             return "complete"
         return "interrupted" if self._draining.is_set() else "incomplete"
 
+    def _start_workers(self) -> None:
+        while len(self._workers) < self._parallel:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+        if self._error is not None or not self._workers:
+            self._ended.set()
+
+    async def _control(self, controller: Concurrency) -> None:
+        """Adapt the number of workers to the load, once a second."""
+        loop, progress = asyncio.get_running_loop(), self._progress
+        while True:
+            progress.concurrency = FoundConcurrency(controller.limit, controller.why)
+            await asyncio.sleep(CONTROL_EVERY_S)
+            load = progress.load() if self._read_load is None else await self._read_load()
+            if load is None or self._draining.is_set():
+                continue
+            self._parallel = controller.update(loop.time(), load, progress.in_flight, free_memory_share())
+            if not self._is_exhausted:
+                self._start_workers()
+
     async def _work(self) -> None:
         # All workers pull from one iterator: a row is read when a slot is free.
         while (rollout := self._next()) is not None:
@@ -175,14 +232,19 @@ class Collector:
                 await self._collect(rollout)
             finally:
                 self._progress.end(key)
+            if len(self._workers) > self._parallel:
+                self._workers.discard(cast(asyncio.Task[None], asyncio.current_task()))
+                return
 
     def _next(self) -> Rollout | None:
         """Return the next rollout, or None at the end or if the input has changed since it was first read."""
         try:
-            return next(self._rollouts, None)
+            rollout = next(self._rollouts, None)
         except RollyardError as error:
             self._stop(str(error))
-            return None
+            rollout = None
+        self._is_exhausted = rollout is None
+        return rollout
 
     async def _collect(self, rollout: Rollout) -> None:
         key, key_of_task = (rollout.task_index, rollout.rollout_index), task_key(rollout.row)

@@ -6,12 +6,23 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rollyard.records.activity import ModelLoad
 from rollyard.records.rewards import mask_of
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.scores import ClusteredMean, RunMeans, RunScores, Scores
 from rollyard.records.types import CollectionStatus, DatasetStatus, State
+
+
+@dataclass(frozen=True)
+class FoundConcurrency:
+    """The number of concurrent rollouts that was found."""
+
+    limit: int
+    why: str
+    """Why it is not higher, or that several collectors have found it."""
 
 
 class CollectionProgress:
@@ -29,6 +40,11 @@ class CollectionProgress:
         """Number of those turns whose prompt does not start with the previous turn's tokens (prefix mismatches)."""
         self.kinds: Counter[str] = Counter()
         self.scores = RunScores()
+        self.concurrency: FoundConcurrency | None = None
+        """None if the number of concurrent rollouts was set by hand."""
+        self._ended = 0
+        self._ended_s = 0.0
+        """Sum of the durations of the rollouts that ended."""
         self._before = 0
         self._failed_before = 0
         self._running: dict[tuple[int, int], float] = {}
@@ -40,7 +56,14 @@ class CollectionProgress:
         self._running[key] = self._clock()
 
     def end(self, key: tuple[int, int]) -> None:
-        del self._running[key]
+        self._ended += 1
+        self._ended_s += self._clock() - self._running.pop(key)
+
+    def load(self) -> ModelLoad:
+        """Return the load in rollouts, where no model server counts its calls."""
+        return ModelLoad(
+            finished=self._ended, failed=self.newly_failed, seconds=self._ended_s, in_flight=self.in_flight
+        )
 
     def count(self, row: RolloutRow) -> None:
         """Count one stored rollout. A masked one is not measured, and is not run again: it counts as failed."""
@@ -74,6 +97,8 @@ class CollectionProgress:
         self.token_turns, self.token_breaks = rows.token_turns, rows.token_breaks
         self.failed, self.failed_attempts = status.failed, status.failed_attempts
         self.kinds = Counter(status.failures)
+        if status.concurrency is not None:
+            self.concurrency = FoundConcurrency(status.concurrency, "the sum over the collectors")
 
     @property
     def successes(self) -> int | None:
@@ -128,6 +153,7 @@ class CollectionProgress:
             failed=self.failed,
             failed_attempts=self.failed_attempts,
             in_flight=self.in_flight,
+            concurrency=None if self.concurrency is None else self.concurrency.limit,
             oldest_s=round(self.oldest_s, 1),
             successes=self.successes,
             token_turns=self.token_turns,
@@ -173,6 +199,7 @@ def summed(before: CollectionStatus, shards: Sequence[CollectionStatus]) -> Coll
             "datasets": {name: _summed_dataset(parts[name]) for name in sorted(parts)},
             "failed_attempts": sum(each.failed_attempts for each in shards),
             "in_flight": sum(each.in_flight for each in shards),
+            "concurrency": sum(each.concurrency or 0 for each in shards) or None,
             "oldest_s": max(each.oldest_s for each in shards),
             "token_turns": sum(each.token_turns for each in shards),
             "token_breaks": sum(each.token_breaks for each in shards),

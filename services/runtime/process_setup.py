@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import logging
@@ -9,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,6 +35,24 @@ def file_limit_of(pid: int | None) -> int | None:
         return None if pid is None else resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
     except OSError:  # another user's process, or one that has exited
         return None
+
+
+def available_memory() -> tuple[int, int, bool]:
+    """Return the free memory and the total memory in bytes, and whether they are those of this container."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    free, total = sizes["MemAvailable"], sizes["MemTotal"]
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if left < free:
+            return left, limit, True
+    return free, total, False
+
+
+def free_memory_share() -> float:
+    free, total, _ = available_memory()
+    return free / total
 
 
 def tune_gc() -> None:

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -34,16 +34,17 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.listener import Headers, SendResponse
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
     Handler,
+    Headers,
     HttpResponse,
     RawRequest,
     RawResponse,
     Receive,
     Scope,
     Send,
+    SendResponse,
     SentHeaders,
     cancel_on_disconnect,
     problem_response,
@@ -104,7 +105,7 @@ class Server:
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
-        self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
         rules = context.keys.access
@@ -155,6 +156,10 @@ class Server:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
         self.__error_formats[path] = convert
 
+    def requests_to(self, path: str) -> RouteMetrics:
+        """Return the counts of the requests to a route, which continue to grow."""
+        return self.__metrics.route(path)
+
     def measure(self, source: MetricSource) -> None:
         """Add the metrics of `source` to this server's /metrics."""
         self.__metrics.add(source)
@@ -178,10 +183,14 @@ class Server:
             finally:
                 self.in_flight -= 1
 
-    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
-        """Return whether a POST ends if its caller disconnects; None if it is rejected or its path has no hot route."""
-        route = self.__routes.get(scope["path"], self.__rest)
-        return None if route is None or self.__rejection(headers, scope) else route.cancellable
+    def is_cancellable(self, path: str) -> bool | None:
+        """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
+        route = self.__routes.get(path, self.__rest)
+        return None if route is None else route.cancellable
+
+    def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request from outside this process may be served; `__call__` rejects any other."""
+        return self.__rejection(headers, scope) is None
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
@@ -189,12 +198,20 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
+    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
+        """Respond to a POST to a hot route, or reject it. Returns False if its path has none."""
+        route = self.__routes.get(call.path, self.__rest)
+        if route is None:
+            return False
+        if rejection := self.__rejection(call.headers):
+            await self.__reject(call.path, rejection, send)
+        else:
+            await self.__exchange(route, call, send)
+        return True
+
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
-        route = self.__routes.get(path, self.__rest)
-        if route is None:
-            return None
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
         found: list[HttpResponse] = []
 
@@ -202,15 +219,11 @@ class Server:
             if response.stream is not None:
                 async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
                     response.body = b"".join([piece async for piece in pieces])
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-            cookies = tuple(value for name, value in pairs if name == "set-cookie")
-            found.append(HttpResponse(status, dict(pairs), response.body, cookies))
+            received, cookies = _as_received(tuple(headers))
+            found.append(HttpResponse(status, received, response.body, cookies))
 
-        if rejection := self.__rejection(given):
-            await self.__reject(path, rejection, keep)
-        else:
-            await self.__exchange(route, RawRequest(path, given, body, query.encode()), keep)
-        return found[0]
+        await self.serve_channel(RawRequest(path, given, body, query.encode()), keep)
+        return found[0] if found else None
 
     async def __exchange(
         self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
@@ -231,7 +244,7 @@ class Server:
             self.in_flight -= 1
 
     def __send(self, response: RawResponse, send: SendResponse) -> Awaitable[None]:
-        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+        headers = [(b"content-type", response.content_type), self.run_header, *response.headers]
         return send(response.status, headers, response)
 
     async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
@@ -247,7 +260,7 @@ class Server:
         """
         if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
             return failure
-        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
+        if (run_id := headers.get(b"x-rollyard-run", self.run_header[1])) != self.run_header[1]:
             detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
@@ -316,7 +329,7 @@ class Server:
         async def send_with_run_header(message: Any) -> None:
             nonlocal complete, status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], self.__run_header]
+                message["headers"] = [*message["headers"], self.run_header]
                 status = message["status"]
             complete = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
@@ -366,6 +379,13 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+@lru_cache(maxsize=1024)
+def _as_received(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the headers and the cookies of a response as a caller in this process receives them."""
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    return dict(pairs), tuple(value for name, value in pairs if name == "set-cookie")
 
 
 async def _send_asgi(send: Send, status: int, headers: Headers, response: RawResponse) -> None:

@@ -195,6 +195,8 @@ def merged_unions(model: type[BaseModel], errors: Iterable[Mapping[str, Any]]) -
             branch = next((kind for kind in kinds if getattr(kind, "__name__", "") == tag and _is_model(kind)), None)
             for error in merged_unions(branch, below) if branch is not None else below:
                 yield {**error, "loc": (*path, *error["loc"])}
+        elif bounds := [error for error in found if error["type"].startswith(("greater_than", "less_than"))]:
+            yield {**bounds[0], "loc": tuple(path)}
         else:
             expected = " or ".join(dict.fromkeys(map(_type_name, alternatives(_annotation_at(model, path)))))
             yield {**found[0], "loc": tuple(path), "type": "one_of", "msg": f"expected {expected}"}

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -31,9 +31,10 @@ from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
-from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of, most_parallel
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.exposure import check_exposure
+from rollyard.services.runtime.process_setup import file_limit_of
 from rollyard.services.runtime.run_dir import find_run
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
@@ -137,7 +138,7 @@ async def collect(
     agent_name: str | None = None,
     num_repeats: int = 1,
     num_repeats_add_seed: bool = False,
-    num_samples_in_parallel: int = 32,
+    num_samples_in_parallel: int | Literal["auto"] = 32,
     limit: int | None = None,
     responses_create_params: Mapping[str, Any] | None = None,
     resume: bool = True,
@@ -164,7 +165,13 @@ async def collect(
     does not raise an exception. The summary counts it, and its `state` is then not `complete`.
     """
     check_arguments(locals())
-    limits = CollectionLimits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
+    limits = CollectionLimits(
+        None if num_samples_in_parallel == "auto" else num_samples_in_parallel,
+        max_attempts,
+        rollout_timeout_s,
+        max_failure_rate,
+        most_parallel=most_parallel(file_limit_of(os.getpid()) or 1024, {}),
+    )
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)

@@ -30,7 +30,11 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("folder", "out", "path"), _PATH),
     **dict.fromkeys(("agent_name", "author", "head", "shard", "token", "where"), _TEXT),
     **dict.fromkeys(("accept_changed_code", "colocate", "num_repeats_add_seed", "overwrite", "resume"), _FLAG),
-    **dict.fromkeys(("limit", "max_attempts", "num_repeats", "num_samples_in_parallel"), _COUNT),
+    **dict.fromkeys(("limit", "max_attempts", "num_repeats"), _COUNT),
+    "num_samples_in_parallel": (
+        lambda value: value == "auto" or _COUNT[0](value),
+        'an integer of at least 1, or "auto"',
+    ),
     **dict.fromkeys(("ready_timeout_s", "rollout_timeout_s"), _SECONDS),
     "config": (
         lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),

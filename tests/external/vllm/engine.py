@@ -22,13 +22,15 @@ T = TypeVar("T")
 
 LONGEST = 4096
 """Tokens of prompt and response together."""
+SLOTS = 32
+"""Requests that run at once; others wait."""
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 GENERATED = "vllm:generation_tokens_total"
 FLAGS = (
     "--enforce-eager",
     *("--kv-cache-memory-bytes", "134217728"),  # also skips a check that requires 90% of the machine's memory
-    *("--max-num-seqs", "32"),
+    *("--max-num-seqs", str(SLOTS)),
     *("--distributed-executor-backend", "uni"),  # one process fewer that imports torch and vLLM
 )
 ENVIRONMENT = {

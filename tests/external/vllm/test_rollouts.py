@@ -12,11 +12,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollyard.analysis.viewer.token_texts import load_tokenizer
+from rollyard.records.activity import LOAD_PATH, ModelLoad
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from tests.external.vllm.calls import CALL
-from tests.external.vllm.engine import RUNNING, Engine
+from tests.external.vllm.engine import RUNNING, SLOTS, WAITING, Engine
 from tests.support.commands import command, config, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import deadline_s, eventually
@@ -28,6 +29,7 @@ MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 TASKS, REPEATS = 6, 4
 CLOSE = 1e-4
+ENDLESS: Json = {"extra_body": {"ignore_eos": True, "min_tokens": 3000}}
 
 
 def policy(engine: Engine) -> dict[str, str]:
@@ -170,9 +172,30 @@ async def test_turns_sent_as_messages_drift_and_each_break_is_recorded(engine: E
             assert turn["token_trace"]["segment"] == segment
 
 
+async def test_the_load_of_the_engine_is_that_of_its_model_server(engine: Engine, tmp_path: Path) -> None:
+    chosen, count = run_config(engine, tmp_path, **ENDLESS), SLOTS + 8
+    row = EXAMPLES.read_bytes().split(b"\n")[0]
+    async with colocated(chosen, tmp_path) as stack:
+        [url] = (await stack.client.book.current()).servers["policy_model"]
+
+        async def load() -> ModelLoad:
+            return ModelLoad.model_validate_json((await stack.client.get_from(url, LOAD_PATH, deadline_s())).body)
+
+        before = (await load()).engine
+        assert before is not None and (before.running, before.waiting) == (0, 0)
+        rollouts = [asyncio.create_task(stack.client.post(AGENT, "/run", row, deadline_s())) for _ in range(count)]
+        async with asyncio.timeout(deadline_s()):
+            while (busy := (await load()).engine) is None or not (busy.running and busy.waiting):
+                assert not any(rollout.done() for rollout in rollouts), "a rollout has ended early"
+        assert busy.running <= SLOTS and busy.kv_cache_usage > 0 and busy.preemptions >= before.preemptions
+        for rollout in rollouts:
+            rollout.cancel()
+        await asyncio.gather(*rollouts, return_exceptions=True)
+        await asyncio.to_thread(eventually, "aborted", lambda: engine.gauge(RUNNING) + engine.gauge(WAITING) == 0)
+
+
 async def test_cancelled_rollouts_leave_no_request_in_the_engine(engine: Engine, tmp_path: Path) -> None:
-    endless = {"extra_body": {"ignore_eos": True, "min_tokens": 3000}}
-    chosen = run_config(engine, tmp_path, **endless)
+    chosen = run_config(engine, tmp_path, **ENDLESS)
     row = EXAMPLES.read_bytes().split(b"\n")[0]
     async with colocated(chosen, tmp_path) as stack:
         rollouts = [asyncio.create_task(stack.client.post(AGENT, "/run", row, deadline_s())) for _ in range(4)]

@@ -13,7 +13,7 @@ from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.cli.console import numbers
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.types import Json
-from rollyard.services.rollouts.progress import CollectionProgress, summed
+from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency, summed
 from tests.unit.services.clock import Clock
 
 
@@ -205,6 +205,8 @@ def test_the_statuses_of_shards_sum_to_that_of_the_whole_without_standard_errors
     for number, row in enumerate(rows):
         parts[0 if number % 2 else 2].count(row)
         whole.count(row)
+    whole.concurrency = FoundConcurrency(24, "")
+    parts[0].concurrency, parts[2].concurrency = FoundConcurrency(16, ""), FoundConcurrency(8, "")
     for progress in (whole, parts[1]):
         progress.count_failure("timeout", permanent=False)
         progress.count_failure("timeout", permanent=True)

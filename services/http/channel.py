@@ -1,0 +1,438 @@
+"""Channel: one connection between two processes of the run, which carries any number of requests at once.
+
+Over HTTP/1.1, each request in flight needs a connection of its own, and each message a head that the other side parses
+anew. That was a third of the CPU time of a turn. A channel starts as an HTTP upgrade, so that the server has checked
+the run, the token and the user of the connection; then both sides send frames:
+
+    length       u32   number of bytes after this header
+    number       u32   of the request, chosen by the client
+    kind         u8    REQUEST, RESPONSE, CANCEL, NOT_SERVED or BROKEN
+    status       u16   of a response
+    head_length  u32   length of the head, which the body follows
+
+The head of a request is its target and its header lines, and that of a response its header lines, as in HTTP. Calls of
+the same session have equal heads, so each is parsed once. Frames that are written in one iteration of the event loop
+are sent together. Servers of other frameworks, large requests and event streams use HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, MutableSet
+from functools import lru_cache, partial
+from typing import Any, Protocol, cast
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from rollyard.services.http.connection_pool import (
+    CallbackBudget,
+    ConnectFailed,
+    Dialer,
+    HttpLimits,
+    InvalidResponse,
+    RequestTarget,
+)
+from rollyard.services.http.loop_lag import SLACK_S, LoopLag
+from rollyard.services.http.request import (
+    Headers,
+    HttpResponse,
+    RawRequest,
+    RawResponse,
+    SendResponse,
+    SentHeaders,
+    header_lines,
+)
+
+log = logging.getLogger(__name__)
+
+UPGRADE = b"rollyard-channel"
+OFFER = "x-rollyard-channel"
+"""Header of an HTTP response by which a server says that it accepts channels."""
+ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
+REQUEST, RESPONSE, CANCEL, NOT_SERVED, BROKEN = range(5)
+FRAME = struct.Struct("!IIBHI")
+MAX_REQUEST_BYTES = 1 << 20
+"""Larger requests use HTTP, so that they do not hold up the others."""
+MAX_HEAD_BYTES = 16 << 10
+OPEN_S = 5.0
+REFUSED_S = 60.0
+"""How long a server that refused a channel is not asked again."""
+
+
+class FrameReader:
+    """Cuts the bytes of a connection into frames."""
+
+    def __init__(self, max_bytes: int, on_frame: Callable[[int, int, int, bytes, bytes], None]) -> None:
+        self._max_bytes = max_bytes
+        self._on_frame = on_frame
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._needed = FRAME.size
+
+    def feed(self, data: bytes) -> None:
+        """Call `on_frame` for each complete frame. Raises InvalidResponse for one that is not valid."""
+        self._held += len(data)
+        if self._pieces or self._held < self._needed:
+            self._pieces.append(data)
+            if self._held < self._needed:
+                return
+            data, self._pieces = b"".join(self._pieces), []
+        at, end = 0, len(data)
+        while end - at >= FRAME.size:
+            length, number, kind, status, head_length = FRAME.unpack_from(data, at)
+            if length > self._max_bytes or head_length > length:
+                raise InvalidResponse(f"a frame of {length} bytes with a head of {head_length} bytes")
+            start, after = at + FRAME.size, at + FRAME.size + length
+            if after > end:
+                self._needed = FRAME.size + length
+                break
+            body = start + head_length
+            self._on_frame(number, kind, status, data[start:body], data[body:after])
+            at = after
+        else:
+            self._needed = FRAME.size
+        self._held = end - at
+        if self._held:
+            self._pieces = [data[at:]]
+
+
+class FrameProtocol(asyncio.Protocol):
+    """One end of a channel: reads frames, and writes those of one iteration of the event loop together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._reader = FrameReader(max_bytes, self.on_frame)
+        self._unsent: list[bytes] = []
+        self.closed = False
+
+    def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+        except InvalidResponse as error:
+            log.error("a channel between two servers is closed: %s", error)
+            self.abort()
+
+    def write(self, number: int, kind: int, status: int = 0, head: bytes = b"", body: bytes = b"") -> None:
+        if self.closed:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += FRAME.pack(len(head) + len(body), number, kind, status, len(head)), head, body
+
+    def abort(self) -> None:
+        self.closed = True
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if not self.closed:
+            self._transport.write(b"".join(unsent))
+
+
+# --- the client's end -----------------------------------------------------------------------------------------------
+
+
+class _Call:
+    __slots__ = ("pending", "sent", "timer", "until")
+    timer: asyncio.TimerHandle
+
+    def __init__(self, pending: asyncio.Future[HttpResponse | None], sent: float, until: float) -> None:
+        self.pending = pending
+        self.sent = sent
+        self.until = until
+
+
+class Channel(FrameProtocol):
+    def __init__(self, limits: HttpLimits, lag: LoopLag, budget: CallbackBudget) -> None:
+        super().__init__(limits.body_bytes + limits.header_bytes)
+        self._lag = lag
+        self._budget = budget
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._received = 0.0
+        self._answer = b""
+        self._accepted: asyncio.Future[bool] | None = None
+
+    async def open(self, target: RequestTarget, headers: SentHeaders) -> bool:
+        """Ask the server to open the channel; return whether it does."""
+        self._accepted = self._loop.create_future()
+        lines = f"GET /health HTTP/1.1\r\nHost: {target.host_header}\r\nConnection: upgrade\r\n".encode()
+        self._transport.write(b"%bUpgrade: %b\r\n%b" % (lines, UPGRADE, headers.block))
+        return await self._accepted
+
+    async def send(self, target: str, headers: SentHeaders, body: bytes, timeout_s: float) -> HttpResponse | None:
+        """POST and return the response; None if the server has no route for it that a channel can use.
+
+        Raises TimeoutError, or InvalidResponse if the connection breaks.
+        """
+        number = next(self._numbers) & 0xFFFFFFFF
+        now = self._lag.now()
+        call = self._calls[number] = _Call(self._loop.create_future(), now, now + timeout_s)
+        call.timer = self._loop.call_later(timeout_s, self._expire, number)
+        self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
+        try:
+            return await call.pending
+        except asyncio.CancelledError:
+            self.write(number, CANCEL)
+            raise
+        finally:
+            call.timer.cancel()
+            self._calls.pop(number, None)
+
+    def data_received(self, data: bytes) -> None:
+        self._received = self._lag.now()
+        if self._accepted is None or self._accepted.done():
+            super().data_received(data)
+            return
+        self._answer += data
+        if len(self._answer) >= len(ACCEPTED):
+            is_accepted = self._answer.startswith(ACCEPTED)
+            self._accepted.set_result(is_accepted)
+            if not is_accepted:
+                self.abort()
+            elif rest := self._answer[len(ACCEPTED) :]:
+                super().data_received(rest)
+
+    def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
+        call = self._calls.pop(number, None)
+        if call is None:
+            return  # it was cancelled, or took too long
+        if kind == RESPONSE:
+            headers, cookies = _response_head(head)
+            self._budget.run(_settle, call.pending, HttpResponse(status, headers, body, cookies))
+        elif kind == NOT_SERVED:
+            self._budget.run(_settle, call.pending, None)
+        else:
+            _fail(call, InvalidResponse("the server failed while it responded"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
+        if self._accepted is not None and not self._accepted.done():
+            self._accepted.set_result(False)
+
+    def _expire(self, number: int) -> None:
+        if (call := self._calls.get(number)) is None:
+            return
+        if (left_s := call.until - self._lag.now()) > SLACK_S:
+            # This loop was blocked, so the response may be in the socket, unread.
+            call.timer = self._loop.call_later(left_s, self._expire, number)
+            return
+        del self._calls[number]
+        _fail(call, TimeoutError())
+        self.write(number, CANCEL)
+        if self._received < call.sent:
+            self.abort()  # nothing has arrived since then, so that the peer may be gone
+
+
+def _settle(pending: asyncio.Future[HttpResponse | None], response: HttpResponse | None) -> None:
+    if not pending.done():
+        pending.set_result(response)
+
+
+def _fail(call: _Call, error: Exception) -> None:
+    if not call.pending.done():
+        call.pending.set_exception(error)
+
+
+@lru_cache(maxsize=1024)
+def _response_head(head: bytes) -> tuple[CIMultiDictProxy[str], tuple[str, ...]]:
+    lines = head.decode("latin-1").split("\r\n")[:-1]
+    headers = CIMultiDict((name, value) for name, _, value in (line.partition(": ") for line in lines))
+    return CIMultiDictProxy(headers), tuple(headers.getall("set-cookie", ()))
+
+
+class Channels:
+    """The channels to the servers that this process calls, at most one for each."""
+
+    def __init__(self, dialer: Dialer, limits: HttpLimits, lag: LoopLag, needed: tuple[str, ...]) -> None:
+        """`needed`: names of the headers with which a server checks who opens a channel."""
+        self._dialer = dialer
+        self._limits = limits
+        self._lag = lag
+        self._needed = needed
+        self._budget = CallbackBudget()
+        self._channels: dict[tuple[str, int], Channel] = {}
+        self._not_before: dict[tuple[str, int], float] = {}
+        self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def find(self, target: RequestTarget, headers: Mapping[str, str], body: bytes) -> Channel | None:
+        """Return the channel for a request; None if it has to use HTTP."""
+        channel = self._channels.get((target.host, target.port))
+        if channel is None or channel.closed or len(body) > MAX_REQUEST_BYTES:
+            return None
+        is_short = isinstance(headers, SentHeaders) and len(headers.block) <= MAX_HEAD_BYTES
+        return channel if is_short else None
+
+    def open_later(self, target: RequestTarget, headers: Mapping[str, str]) -> None:
+        """Open a channel to a server that offers it, in its response to a request with these headers."""
+        peer = target.host, target.port
+        channel = self._channels.get(peer)
+        if channel is not None and not channel.closed:
+            return
+        if peer not in self._opening and time.monotonic() >= self._not_before.get(peer, 0.0):
+            shown = SentHeaders({name: headers[name] for name in self._needed if name in headers})
+            self._opening[peer] = asyncio.create_task(self._open(target, shown))
+
+    def close(self) -> None:
+        for task in self._opening.values():
+            task.cancel()
+        for channel in self._channels.values():
+            channel.abort()
+        self._channels.clear()
+
+    async def _open(self, target: RequestTarget, headers: SentHeaders) -> None:
+        peer = target.host, target.port
+        channel: Channel | None = None
+        self._not_before[peer] = time.monotonic() + REFUSED_S
+        try:
+            with contextlib.suppress(ConnectFailed, TimeoutError):
+                channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
+                async with self._lag.timeout(OPEN_S):
+                    if await channel.open(target, headers):
+                        self._channels[peer], channel = channel, None
+                        del self._not_before[peer]
+        finally:
+            del self._opening[peer]
+            if channel is not None:
+                channel.abort()
+
+    def _new(self) -> Channel:
+        return Channel(self._limits, self._lag, self._budget)
+
+
+# --- the server's end -----------------------------------------------------------------------------------------------
+
+
+class ChannelApp(Protocol):
+    """A server that responds to the requests of channels."""
+
+    def is_cancellable(self, path: str) -> bool | None:
+        """Return whether a POST ends if its caller no longer waits; None if its path has no hot route."""
+        ...
+
+    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
+        """Respond to a POST to a hot route, or reject it; return False for any other."""
+        ...
+
+
+class Shared(Protocol):
+    """What the connections of one server share."""
+
+    server: str
+    budget: CallbackBudget
+    held_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the requests in flight hold more bytes than the server allows."""
+        ...
+
+
+class ServedChannel(FrameProtocol):
+    def __init__(
+        self, app: ChannelApp, shared: Shared, connections: MutableSet[Any], tasks: MutableSet[asyncio.Task[None]]
+    ) -> None:
+        """`connections`, `tasks`: what the server waits for when it stops."""
+        super().__init__(MAX_REQUEST_BYTES + MAX_HEAD_BYTES + 4096)
+        self._app = app
+        self._shared = shared
+        self._connections = connections
+        self._all_tasks = tasks
+        self._tasks: dict[int, tuple[asyncio.Task[None], bool]] = {}
+        self._unwanted: set[int] = set()
+        self._stopping = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._connections.discard(self)
+        for number in list(self._tasks):
+            self._cancel(number)
+
+    def shutdown(self) -> None:
+        """Close the channel once the requests in flight are answered."""
+        self._stopping = True
+        if not self._tasks:
+            self._transport.close()
+
+    def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
+        if kind == REQUEST:
+            self._shared.budget.run(self._start, number, head, body)
+        elif kind == CANCEL:
+            self._cancel(number)
+
+    def _start(self, number: int, head: bytes, body: bytes) -> None:
+        if self.closed:
+            return
+        if self._shared.is_full:
+            self.write(number, NOT_SERVED)  # over HTTP, the listener rejects it
+            return
+        path, query, headers = _request_head(head)
+        self._shared.held_bytes += len(body)
+        task = self._loop.create_task(self._serve(number, RawRequest(path, headers, body, query)))
+        self._tasks[number] = task, bool(self._app.is_cancellable(path))
+        self._all_tasks.add(task)
+        task.add_done_callback(partial(self._end, number, len(body)))
+
+    def _end(self, number: int, size: int, task: asyncio.Task[None]) -> None:
+        self._shared.held_bytes -= size
+        del self._tasks[number]
+        self._unwanted.discard(number)
+        self._all_tasks.discard(task)
+        if self._stopping and not self._tasks:
+            self._loop.call_soon(self._transport.close)
+
+    def _cancel(self, number: int) -> None:
+        """End a request whose caller no longer waits, if its route allows it."""
+        task, cancellable = self._tasks.get(number, (None, False))
+        if task is not None and cancellable:
+            self._unwanted.add(number)
+            task.cancel()
+
+    async def _serve(self, number: int, call: RawRequest) -> None:
+        try:
+            if not await self._app.serve_channel(call, partial(self._send, number)):
+                self.write(number, NOT_SERVED)
+        except asyncio.CancelledError:
+            if number not in self._unwanted:
+                raise
+        except Exception:
+            log.exception("%s%s failed while it responded", self._shared.server, call.path)
+            self.write(number, BROKEN)
+
+    async def _send(self, number: int, status: int, headers: Headers, response: RawResponse) -> None:
+        """Write the response. Raises ValueError for a header that HTTP does not allow."""
+        body = response.body
+        if response.stream is not None:
+            self._tasks[number] = self._tasks[number][0], True
+            async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
+                body = b"".join([piece async for piece in pieces])
+        self.write(number, RESPONSE, status, header_lines(headers), body)
+
+
+@lru_cache(maxsize=8192)
+def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
+    """Return the path, the query and the headers by lower-case name."""
+    target, *lines = head.split(b"\r\n")[:-2]
+    path, _, query = target.partition(b"?")
+    headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
+    return path.decode("latin-1"), query, headers

@@ -1,0 +1,258 @@
+"""Channels: any number of requests between two processes share one connection, and each ends as it would over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Keys
+from rollyard.services.http.channel import FRAME, MAX_REQUEST_BYTES, REQUEST, Channel, FrameReader
+from rollyard.services.http.client import ServerClient
+from rollyard.services.http.connection_pool import InvalidResponse
+from rollyard.services.http.listener import ListenerLimits, bind
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.runtime.hosting import HostedServer
+from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, make_client, make_server
+from tests.support.waiting import until
+
+WAIT_S = 120.0
+
+
+class Handlers:
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.cancelled: list[bytes] = []
+        self.go_on = asyncio.Event()
+
+    async def echo(self, call: RawRequest) -> bytes:
+        return call.body
+
+    async def wait(self, call: RawRequest) -> bytes:
+        self.begun.append(call.body)
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(call.body)
+            raise
+        return call.body
+
+    async def torn(self, call: RawRequest) -> RawResponse:
+        return RawResponse(b"{}", headers=((b"x-a", b"1\r\nx-b: 2"),))
+
+    async def stream(self, call: RawRequest) -> RawResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"a"
+            yield b"bc"
+
+        return RawResponse(stream=pieces(), headers=((b"set-cookie", b"a=1"), (b"set-cookie", b"b=2")))
+
+
+@contextlib.asynccontextmanager
+async def served(
+    handlers: Handlers, bounds: ListenerLimits | None = None, keys: Keys = KEYS
+) -> AsyncIterator[HostedServer]:
+    routes: dict[str, Handler] = {
+        "/echo": handlers.echo,
+        "/torn": handlers.torn,
+        "/stream": handlers.stream,
+        "/work": handlers.wait,
+    }
+    server = make_server("env", keys=keys, routes=routes, cancellable={"/wait": handlers.wait})
+    hosted = HostedServer(server, bind("127.0.0.1", 0), bounds=bounds)
+    await hosted.listen()
+    try:
+        yield hosted
+    finally:
+        await hosted.stop()
+
+
+async def opened(transport: HttpTransport, client: ServerClient) -> Channel:
+    """The channel of the only server, which the client opens after its first request."""
+    await client.post("env", "/echo", b"{}", WAIT_S)
+    channels = transport._channels._channels
+    await until(lambda: any(not channel.closed for channel in channels.values()))
+    return next(iter(channels.values()))
+
+
+def open_sockets(hosted: HostedServer) -> int:
+    return len(hosted._listener.server_state.connections)
+
+
+async def test_requests_in_flight_share_one_connection_and_get_their_own_responses() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        sent = [b"%d" % number for number in range(200)]
+        waiting = [asyncio.create_task(client.post("env", "/wait", body, WAIT_S)) for body in sent]
+        await until(lambda: len(handlers.begun) == len(sent))
+        quick = [(await client.post("env", "/echo", body, WAIT_S)).body for body in sent[:3]]
+        assert quick == sent[:3]
+        assert open_sockets(hosted) == 2  # the channel, and the connection of the first request
+        handlers.go_on.set()
+        assert [(await one).body for one in waiting] == sent
+
+
+async def test_a_response_with_a_stream_and_cookies_arrives_whole() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        response = await client.post("env", "/stream", b"{}", WAIT_S)
+        assert response.body == b"abc" and response.cookies == ("a=1", "b=2")
+        assert response.headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("size", [MAX_REQUEST_BYTES - 10, MAX_REQUEST_BYTES + 1, 5_000_000])
+async def test_a_large_request_and_its_response_arrive(size: int) -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        body = b"x" * size
+        assert (await client.post("env", "/echo", body, WAIT_S)).body == body
+
+
+@pytest.mark.parametrize(("path", "ends"), [("/wait", True), ("/work", False)])
+async def test_a_cancelled_call_ends_the_work_that_may_be_cancelled_and_nothing_else(path: str, ends: bool) -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        calls = [asyncio.create_task(client.post("env", path, body, WAIT_S)) for body in (b"a", b"b")]
+        await until(lambda: len(handlers.begun) == 2)
+        calls[0].cancel()
+        await asyncio.wait(calls[:1])
+        if ends:
+            await until(lambda: handlers.cancelled == [b"a"])
+        else:
+            await client.post("env", "/echo", b"after the cancellation", WAIT_S)
+        handlers.go_on.set()
+        assert (await calls[1]).body == b"b" and handlers.cancelled == [b"a"] * ends
+
+
+async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_others() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        late = asyncio.create_task(failure_kind_of(client.post("env", "/wait", b"late", 0.3)))
+        other = asyncio.create_task(client.post("env", "/wait", b"other", WAIT_S))
+        await until(lambda: len(handlers.begun) == 2)
+        while not late.done():
+            await client.post("env", "/echo", b"", WAIT_S)
+        assert await late is FailureKind.TIMEOUT and not channel.closed
+        await until(lambda: handlers.cancelled == [b"late"])
+        handlers.go_on.set()
+        assert (await other).body == b"other"
+
+
+async def test_a_channel_on_which_nothing_arrives_is_given_up_with_the_call_that_took_too_long() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        assert await failure_kind_of(client.post("env", "/work", b"{}", 0.05)) is FailureKind.TIMEOUT
+        assert channel.closed
+        assert (await client.post("env", "/echo", b"again", WAIT_S)).body == b"again"
+        handlers.go_on.set()
+
+
+async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next_one_opens_another() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        first = await opened(transport, client)
+        calls = [asyncio.create_task(failure_kind_of(client.post("env", "/wait", b"{}", WAIT_S))) for _ in range(5)]
+        await until(lambda: len(handlers.begun) == 5)
+        first.abort()
+        assert {await one for one in calls} == {FailureKind.CONNECTION_LOST}
+        await until(lambda: len(handlers.cancelled) == 5)
+        assert await opened(transport, client) is not first
+
+
+async def test_a_stopping_server_answers_what_is_in_flight() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        call = asyncio.create_task(client.post("env", "/wait", b"last", WAIT_S))
+        await until(lambda: handlers.begun == [b"last"])
+        stopping = asyncio.create_task(hosted.stop())
+        await until(lambda: hosted._listener.should_exit)
+        handlers.go_on.set()
+        assert (await call).body == b"last"
+        await stopping
+        assert channel.closed
+
+
+async def test_a_header_that_http_does_not_allow_fails_its_call_alone() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        other = asyncio.create_task(client.post("env", "/wait", b"other", WAIT_S))
+        await until(lambda: handlers.begun == [b"other"])
+        assert await failure_kind_of(client.post("env", "/torn", b"{}", WAIT_S)) is FailureKind.CONNECTION_LOST
+        handlers.go_on.set()
+        assert (await other).body == b"other" and not channel.closed
+
+
+async def test_a_path_without_a_hot_route_and_a_wrong_server_get_the_answers_of_http() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url], "other": [hosted.url]}, transport)
+        await opened(transport, client)
+        missing = await failure_of(client.post("env", "/none", b"{}", WAIT_S))
+        wrong = await failure_of(client.post("other", "/echo", b"{}", WAIT_S))
+        assert missing.problem.status == 404 and "/none" in missing.problem.detail
+        assert wrong.kind is FailureKind.WRONG_RUN and "this is 'env', not 'other'" in wrong.problem.detail
+
+
+async def test_a_caller_without_the_token_opens_no_channel() -> None:
+    keys = KEYS.model_copy(update={"token": "t" * 32})
+    async with served(Handlers(), keys=keys) as hosted, http_transport() as transport:
+        allowed = make_client({"env": [hosted.url]}, transport, keys=keys)
+        await opened(transport, allowed)
+        refused = make_client({"env": [hosted.url]}, transport)
+        assert await failure_kind_of(refused.post("env", "/echo", b"{}", WAIT_S)) is FailureKind.UNAUTHORIZED
+    async with served(Handlers(), keys=keys) as hosted, http_transport() as transport:
+        refused = make_client({"env": [hosted.url]}, transport)
+        assert await failure_kind_of(refused.post("env", "/echo", b"{}", WAIT_S)) is FailureKind.UNAUTHORIZED
+        await until(lambda: not transport._channels._opening)
+        assert not transport._channels._channels
+
+
+async def test_bodies_beyond_the_servers_limit_are_refused_as_over_http() -> None:
+    handlers = Handlers()
+    async with served(handlers, ListenerLimits(bodies_bytes=1000)) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        held = asyncio.create_task(client.post("env", "/wait", b"x" * 1001, WAIT_S))
+        await until(lambda: len(handlers.begun) == 1)
+        with pytest.raises(Failure) as refused:
+            await client.post("env", "/echo", b"y", WAIT_S)
+        assert "hold more than 1000 bytes" in refused.value.problem.detail
+        handlers.go_on.set()
+        await held
+        assert (await client.post("env", "/echo", b"y", WAIT_S)).body == b"y"
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 1000])
+def test_frames_are_read_the_same_however_the_network_cuts_them(step: int) -> None:
+    sent = [(number, bytes([65 + number]) * (number * 5), b"b" * (number * 11)) for number in range(8)]
+    data = b"".join(FRAME.pack(len(h) + len(b), n, REQUEST, 0, len(h)) + h + b for n, h, b in sent)
+    read: list[tuple[int, bytes, bytes]] = []
+    reader = FrameReader(1000, lambda number, kind, status, head, body: read.append((number, head, body)))
+    for at in range(0, len(data), step):
+        reader.feed(data[at : at + step])
+    assert read == sent
+
+
+@pytest.mark.parametrize(("length", "head_length"), [(1001, 0), (10, 11)])
+def test_a_frame_that_cannot_be_is_refused(length: int, head_length: int) -> None:
+    reader = FrameReader(1000, lambda *_: None)
+    with pytest.raises(InvalidResponse):
+        reader.feed(FRAME.pack(length, 1, REQUEST, 0, head_length))

@@ -1,0 +1,215 @@
+"""Concurrency with a simulated engine in virtual time: what it finds is near the best limit set by hand."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from rollyard.records.activity import EngineLoad, ModelLoad
+from rollyard.services.rollouts.concurrency import Concurrency
+
+
+@dataclass
+class Engine:
+    """Serves `capacity` calls at once; beyond `most` in it, each takes longer. Episodes call it in a loop."""
+
+    capacity: int
+    most: float = float("inf")
+    """Beyond this number of calls, the engine thrashes."""
+    latency_s: float = 2.0
+    think_s: float = 0.5
+    rejects_above: float = float("inf")
+    faults: float = 0.0
+    """Share of calls that are rejected for reasons that have nothing to do with the load."""
+    reports: bool = False
+    jitter: float = 0.3
+    turns: int = 6
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    now: float = 0.0
+    limit: int = 0
+    episodes: int = 0
+    served: int = 0
+    finished: int = 0
+    rejected: int = 0
+    preemptions: int = 0
+    seconds: float = 0.0
+    queue: deque[tuple[float, int]] = field(default_factory=deque)
+    events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    serial: int = 0
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (time, self.serial, event))
+
+    def run(self, until: float, limit: int) -> None:
+        self.limit = limit
+        while self.episodes < limit:
+            self.episodes += 1
+            self.call(self.turns)
+        while self.events and self.events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self.events)
+            event()
+        self.now = until
+
+    def call(self, turns: int) -> None:
+        if len(self.queue) + self.served >= self.rejects_above or self.rng.random() < self.faults:
+            self.rejected += 1
+            self.at(self.now + 1.0, lambda: self.call(turns))
+            return
+        self.queue.append((self.now, turns))
+        self.serve()
+
+    def serve(self) -> None:
+        while self.queue and self.served < self.capacity:
+            started, turns = self.queue.popleft()
+            self.served += 1
+            crowd = max(1.0, (self.served + len(self.queue)) / self.most)
+            if crowd > 1 and self.reports:
+                self.preemptions += 1
+            took = self.latency_s * crowd * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
+            self.at(self.now + took, lambda started=started, turns=turns: self.end(started, turns))  # type: ignore[misc]
+
+    def end(self, started: float, turns: int) -> None:
+        self.served -= 1
+        self.finished += 1
+        self.seconds += self.now - started
+        self.serve()
+        self.at(self.now + self.think_s, lambda: self.next(turns - 1))
+
+    def next(self, turns: int) -> None:
+        if turns == 0:
+            if self.episodes > self.limit:
+                self.episodes -= 1
+                return
+            turns = self.turns
+        self.call(turns)
+
+    def load(self) -> ModelLoad:
+        engine = None
+        if self.reports:
+            engine = EngineLoad(running=self.served, waiting=len(self.queue), preemptions=self.preemptions)
+        return ModelLoad(
+            finished=self.finished,
+            seconds=self.seconds,
+            in_flight=self.served + len(self.queue),
+            rejected=self.rejected,
+            engine=engine,
+        )
+
+
+def collect(engine: Engine, controller: Concurrency, seconds: float) -> float:
+    """Let the controller choose for some virtual seconds; return the calls per second of the last half."""
+    start, middle = engine.now, 0
+    for tick in range(int(seconds)):
+        engine.run(start + tick, controller.limit)
+        controller.update(engine.now, engine.load(), engine.episodes)
+        if tick == int(seconds) // 2:
+            middle = engine.finished
+    return (engine.finished - middle) / (seconds - int(seconds) // 2 - 1)
+
+
+def best_by_hand(make: Callable[[], Engine], seconds: float = 240) -> float:
+    rates = []
+    for limit in (4, 8, 16, 32, 48, 64, 96, 128, 192, 256):
+        engine = make()
+        engine.run(seconds / 2, limit)
+        before = engine.finished
+        engine.run(seconds, limit)
+        rates.append((engine.finished - before) / (seconds / 2))
+    return max(rates)
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "long calls": lambda: Engine(48, 96, latency_s=10),
+    "short calls": lambda: Engine(48, 96, latency_s=0.5, think_s=0.05),
+    "calls of equal length": lambda: Engine(48, 96, jitter=0),
+    "calls of very different lengths": lambda: Engine(48, 96, jitter=1),
+    "slow environments": lambda: Engine(48, 96, think_s=6),
+    "a large engine": lambda: Engine(200),
+    "fewer calls than the first limit": lambda: Engine(8, 12),
+    "an endpoint that rejects calls": lambda: Engine(80, rejects_above=90),
+    "an engine with metrics": lambda: Engine(48, 96, reports=True),
+    "a large engine with metrics": lambda: Engine(200, 260, reports=True),
+}
+
+
+@pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
+def test_the_throughput_is_within_five_percent_of_the_best_limit_set_by_hand(make: Callable[[], Engine]) -> None:
+    seconds = max(400 * (make().latency_s + make().think_s), 600)
+    assert collect(make(), Concurrency(4096), seconds) > 0.95 * best_by_hand(make, seconds / 4)
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_several_collectors_of_one_engine_find_their_parts(reports: bool) -> None:
+    engine, controllers, middle = Engine(200, 400, reports=reports), [Concurrency(4096) for _ in range(4)], 0
+    for second in range(800):
+        parts = [controller.limit for controller in controllers]
+        engine.run(second, sum(parts))
+        for controller, part in zip(controllers, parts, strict=True):
+            controller.update(engine.now, engine.load(), round(engine.episodes * part / sum(parts)))
+        if second == 400:
+            middle = engine.finished
+    assert (engine.finished - middle) / 399 > 0.95 * 200 / 2
+
+
+def test_rejected_calls_cut_the_limit_until_calls_are_accepted() -> None:
+    engine, controller = Engine(200, latency_s=1.0), Concurrency(4096)
+    collect(engine, controller, 300)
+    before = controller.limit
+    engine.rejects_above = 150
+    collect(engine, controller, 5)
+    assert controller.limit < 0.9 * before
+    collect(engine, controller, 60)
+    assert controller.limit < 1.5 * engine.rejects_above
+
+
+def test_rejections_that_have_nothing_to_do_with_the_load_do_not_cut_the_limit() -> None:
+    assert collect(Engine(80, 160, faults=0.05), Concurrency(4096), 600) > 0.95 * 80 / 2
+
+
+def test_the_limit_follows_the_capacity() -> None:
+    engine, controller = Engine(32, 64), Concurrency(4096)
+    assert collect(engine, controller, 400) > 0.95 * 32 / 2
+    small = controller.limit
+    engine.capacity, engine.most = 128, 256
+    assert collect(engine, controller, 800) > 0.95 * 128 / 2
+    large = controller.limit
+    engine.capacity, engine.most = 32, 64
+    assert collect(engine, controller, 1200) > 0.95 * 32 / 2
+    assert small < large > controller.limit
+
+
+def test_calls_that_would_only_wait_in_the_engine_are_not_sent() -> None:
+    controller = Concurrency(4096)
+    collect(Engine(8, think_s=0.0, reports=True), controller, 120)
+    assert 8 <= controller.limit <= 12 and "waited" in controller.why
+
+
+def test_a_full_kv_cache_stops_the_growth() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        engine = EngineLoad(running=16, kv_cache_usage=0.97)
+        controller.update(
+            second, ModelLoad(finished=16 * second, seconds=16.0 * second, in_flight=16, engine=engine), 16
+        )
+    assert controller.limit == 16 and "KV cache" in controller.why
+
+
+def test_without_more_rollouts_the_limit_does_not_grow() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        controller.update(second, ModelLoad(finished=10 * second, seconds=10.0 * second, in_flight=10), 10)
+    assert controller.limit == 16
+
+
+def test_the_limit_stays_within_what_files_and_memory_allow() -> None:
+    engine, controller = Engine(500), Concurrency(100)
+    collect(engine, controller, 120)
+    assert controller.limit == 100
+    controller.update(engine.now + 1, engine.load(), 100, free_memory=0.04)
+    assert controller.limit == 90
