@@ -33,25 +33,21 @@ from rollyard.records.types import CollectionStatus, Parallel, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
-from rollyard.services.head.registry_client import StackClients
-from rollyard.services.http.access import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym import NOTE, NemoGymHead, clients_of
+from rollyard.services.interop.nemo_gym import NOTE, clients_of
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
     OpenCollection,
-    check_agent_limits,
     check_file_limit,
-    most_parallel,
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
-from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
+from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.run_dir import HeadServer, find_run, head_address
 
 if TYPE_CHECKING:
@@ -208,11 +204,6 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         if head.stack == "nemo_gym" and not is_part:
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
-        agent_limits = await _file_limits(head, transport, stack, tasks.agents)
-        if parallel is not None:
-            check_agent_limits(agent_limits, parallel)
-        else:
-            plan = plan.with_most_parallel(most_parallel(file_limit, agent_limits, plan.shard))
         async with (
             CollectorStarter(options, arguments, head).connected() as starter,
             OpenCollection.opened(plan, tasks, stack) as collection,
@@ -233,7 +224,8 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         if not is_part:
             found = collection.merged or collection
             unmerged = plan.output if plan.shard and collection.merged is None else None
-            summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
+            why, limits = collection.stopped_because, list(collection.bottlenecks.values())
+            summary(state, found.progress, found.paths, why, found.refused, unmerged, limits)
     finally:
         await transport.close()
     if state == "interrupted":
@@ -323,18 +315,6 @@ class LocalCollector:
         return await self._process.wait()
 
 
-async def _file_limits(
-    head: HeadFile, transport: HttpTransport, stack: StackClients, agents: Collection[str]
-) -> dict[str, list[int]]:
-    """Return the limits on open files of the processes of each agent, as far as they run on this host."""
-    if not is_loopback(urlsplit(head.url).hostname or ""):
-        return {}
-    directory = await stack.registry.directory()
-    processes = {process.url: process.pid for process in await NemoGymHead(transport, head.url, head.token).processes()}
-    pids = {agent: [processes.get(url) for url in directory.servers.get(agent, ())] for agent in agents}
-    return {agent: [limit for pid in found if (limit := file_limit_of(pid))] for agent, found in pids.items()}
-
-
 async def _collect(progress: CollectionProgress, display: Display, collector: Collector | Collectors) -> State:
     """Run the collector with a live display.
 
@@ -380,12 +360,13 @@ def summary(
     why: str,
     refused: int,
     unmerged: Path | None = None,
+    bottlenecks: Sequence[str] = (),
 ) -> None:
     """Print the summary of a collection.
 
     `why`: why the collection stopped early; empty if it did not.
     `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
-    collected a share, if it has not merged the shards.
+    collected a share, if it has not merged the shards. `bottlenecks`: what limited the speed, as sentences.
     """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
@@ -394,6 +375,8 @@ def summary(
     _print_means(progress)
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    for sentence in bottlenecks:
+        print(f"                {plain_line(sentence)}")
     if found := progress.concurrency:
         print(f"  concurrency   {found.limit} was found ({found.why})")
     print(f"  rollouts      {paths.output}")

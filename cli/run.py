@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +21,7 @@ from rollyard.records.run_types import AccessRules, Keys
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
+from rollyard.services.config.replicas import usable_cores, with_replicas
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.http.access import KnownHosts, is_loopback
@@ -30,7 +31,7 @@ from rollyard.services.runtime.join import ListenAddress, join_run, select_serve
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
-from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
+from rollyard.services.runtime.ray_launcher import RayLauncher, check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.server.settings import dashed
@@ -127,7 +128,7 @@ async def _check_and_run(
             head = None if options.head is not None else (options.head_host, options.head_port)
             await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
         if options.dry_run:
-            print_plan(specs, config.notes, await preflight.advice())
+            print_plan(_with_replicas(options, config, specs), {spec.name for spec in specs}, await preflight.advice())
             return EXIT_DONE
         if options.head is not None:
             return await _join(options, config, specs, keys)
@@ -187,6 +188,7 @@ async def _run(
             environ=os.environ,
             here=specs,
             private=options.private,
+            cores=launcher.cores if isinstance(launcher, RayLauncher) else None,
         )
         return await _serve(stack, stopped, here, preflight)
 
@@ -259,12 +261,21 @@ def _check_only(options: RunOptions) -> None:
 _print_line = partial(print, flush=True)
 
 
-def print_plan(specs: Sequence[ServerSpec], notes: Sequence[str], advice: Sequence[str]) -> None:
+def _with_replicas(options: RunOptions, config: RunConfig, specs: Sequence[ServerSpec]) -> RunConfig:
+    """Return the config as it would start. How many cores a Ray cluster has is only known once it is joined."""
+    if options.ray_head_node_address is not None or options.head is not None:
+        return config
+    return with_replicas(config, {spec.name for spec in specs}, None if options.colocate else usable_cores())
+
+
+def print_plan(config: RunConfig, names: Container[str], advice: Sequence[str]) -> None:
+    specs = [spec for spec in config.servers if spec.name in names]
     for spec in specs:
-        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
+        replicas = spec.auto_replicas or "auto" if spec.is_auto else spec.replicas
+        note = "" if replicas == 1 else f" x {replicas}"
         own = ", separate virtual environment" if spec.isolated else ""
         where = f" ({spec.origin})" if spec.origin else ""
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}{where}")
-    for text in (*notes, *advice):
+    for text in (*config.notes, *advice):
         print(f"note: {text}")
     print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")

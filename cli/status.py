@@ -146,6 +146,7 @@ def view(snapshot: RunSnapshot | str, console: Console) -> RenderableType:
     parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
     down = [one for one in snapshot.servers if _is_down(one) and one.phase]
     parts += [_alarm(f"{one.server_name} does not respond: {one.phase}") for one in down]
+    parts += [_alarm(text) for text in dict.fromkeys(one.bottleneck for one in snapshot.servers if one.bottleneck)]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:
         parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
@@ -176,9 +177,9 @@ def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) 
     """`counted`: whether the head counts requests, sessions and restarts."""
     titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
     numbers = (
-        ("uptime", "requests", "req/s", "in flight", "sessions", "restarts")
+        ("uptime", "requests", "req/s", "cpu", "in flight", "sessions", "restarts")
         if wide
-        else ("up", "reqs", "/s", "busy", "open", "rest.")
+        else ("up", "reqs", "/s", "cpu", "busy", "open", "rest.")
     )
     table = _table(titles, numbers if counted else numbers[:1], gap=2 if wide else 1)
     for instance in instances:
@@ -199,7 +200,8 @@ def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) 
 def _counters(instance: ServerInstance) -> tuple[object, ...]:
     rate = instance.requests_per_s
     shown_rate = f"{rate:.1f}" if rate < 100 else round(rate)
-    return instance.requests, shown_rate, instance.in_flight, instance.sessions, instance.restarts
+    cpu = f"{instance.cpu:.0%}"
+    return instance.requests, shown_rate, cpu, instance.in_flight, instance.sessions, instance.restarts
 
 
 def _stages(stages: Iterable[StageActivity]) -> Table:

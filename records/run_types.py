@@ -124,6 +124,8 @@ class Registration(Record):
     phase: str = ""
     code: ServerCode | None = None
     """None if the process does not report its code."""
+    open_files: int | None = None
+    """How many files the process may open."""
 
 
 class Heartbeat(Record):
@@ -133,6 +135,8 @@ class Heartbeat(Record):
     requests: int
     in_flight: int
     sessions: int
+    cpu: float = 0.0
+    """Share of a core that its process used in the last seconds."""
     phase: str = ""
     """The recovery that the server is performing while it stays ready."""
 
@@ -163,6 +167,10 @@ class ServerInstance(Record):
     in_flight: int
     sessions: int
     restarts: int
+    cpu: float = 0.0
+    """Share of a core that its process used in the last seconds."""
+    bottleneck: str = ""
+    """Why this server limits the speed of the run, and what to do; empty if it does not."""
     phase: str = ""
     """The startup phase, the recovery in progress, or why the server does not respond."""
     origin: str = ""
@@ -193,6 +201,11 @@ class Directory(Record):
     foreign: dict[str, str] = Field(default_factory=dict)
     """Base URL of each server that is not Rollyard's own -> the latest instance there. Such servers do not confirm to
     which run they belong, and keep their URL when they restart, so a session is lost when its instance changes."""
+
+    bottlenecks: dict[str, str] = Field(default_factory=dict)
+    """Server name -> why it limits the speed of the run, and what to do, as a sentence. Most servers have none."""
+    open_files: dict[str, int] = Field(default_factory=dict)
+    """Server name -> how many files each of its processes may open; the lowest number of them."""
 
     def has(self, server: str, url: str) -> bool:
         """Return True if the instance at `url` is registered, even if its heartbeats are late."""

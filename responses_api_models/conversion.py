@@ -380,7 +380,7 @@ def response_around(output: list[Json], answer: Json, request: Json, finish_reas
     """Return a Response with this `output`. The id in `answer` must not have a prefix such as `chatcmpl-`."""
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
-    response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
+    response.update({key: value for key, value in request.items() if key in _ECHOED and value is not None})
     response.update(
         id=f"resp_{answer['id']}",
         object="response",

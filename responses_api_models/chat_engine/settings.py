@@ -89,7 +89,7 @@ class ChatEngineSettings(CallSettings):
 
     @model_validator(mode="after")
     def _one_instance_for_a_trainer(self) -> Self:
-        if self.trainer_endpoints and self.replicas > 1:
+        if self.trainer_endpoints and self.replicas != 1:
             raise ValueError(
                 f"trainer_endpoints is set with replicas={self.replicas}: an update would reach only one of the model "
                 "servers; set replicas to 1, because one server can use several engines (base_url, engine_replicas)"

@@ -98,7 +98,7 @@ class LocalVllmModelSettings(ChatEngineSettings):
 
     @field_validator("replicas")
     @classmethod
-    def _one(cls, value: int) -> int:
+    def _one(cls, value: Literal["auto"] | int) -> Literal["auto"] | int:
         if value != 1:
             raise ValueError("several model servers would use the same GPUs; set engine_replicas instead")
         return value

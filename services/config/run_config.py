@@ -41,6 +41,18 @@ class ServerSpec:
     """Base URL of a server that runs elsewhere: it is neither started nor stopped, only watched."""
     program: ForeignProgram | None = None
     """Set for a server of NeMo Gym. Its settings are checked by the server itself."""
+    auto_replicas: int | None = None
+    """The number of processes that `replicas: auto` stands for; None until it is chosen."""
+
+    @property
+    def is_auto(self) -> bool:
+        return self.settings.replicas == "auto"
+
+    @property
+    def replicas(self) -> int:
+        """Number of processes."""
+        chosen = self.settings.replicas
+        return chosen if chosen != "auto" else self.auto_replicas or 1
 
     @property
     def is_foreign(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -14,10 +15,13 @@ from rollyard.records.run_types import Directory, Heartbeat, Registration, Serve
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_entries import servers_of
+from rollyard.services.http.loop_lag import BUSY
 
 Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0
 """Time window over which the request rate is measured."""
+USUAL_CPU = 0.6
+"""Share of a core that a process can use without letting requests wait for each other."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class _Instance:
     requests: int = 0
     in_flight: int = 0
     sessions: int = 0
+    cpu: float = 0.0
+    open_files: int | None = None
     phase: str = ""
     is_down: bool = False
     counts: deque[tuple[float, int]] = field(default_factory=deque)
@@ -71,7 +77,7 @@ class ServerRegistry:
     @property
     def replicas(self) -> dict[str, int]:
         """Server name -> number of instances that the config requests."""
-        return {name: spec.settings.replicas for name, spec in self._specs.items()}
+        return {name: spec.replicas for name, spec in self._specs.items()}
 
     def expect(self, instance: str) -> None:
         """Accept registrations of `instance` until it is removed. Call this before its process starts."""
@@ -99,6 +105,7 @@ class ServerRegistry:
             member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
+        member.open_files = registration.open_files
         # Registrations may arrive out of order.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
         if spec.is_foreign:
@@ -140,7 +147,7 @@ class ServerRegistry:
             )
         member.last_seen = self._clock()
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
-        member.sessions, member.phase = heartbeat.sessions, heartbeat.phase
+        member.sessions, member.cpu, member.phase = heartbeat.sessions, heartbeat.cpu, heartbeat.phase
         member.counts.append((member.last_seen, heartbeat.requests))
         while len(member.counts) > 2 and member.counts[1][0] <= member.last_seen - RATE_S:
             member.counts.popleft()
@@ -167,9 +174,13 @@ class ServerRegistry:
     def directory(self) -> Directory:
         servers: dict[str, list[str]] = {name: [] for name in self._specs}
         quiet: dict[str, list[str]] = {}
+        open_files: dict[str, int] = {}
         for member in self._members.values():
             if member.url is None:
                 continue
+            if member.open_files is not None:
+                name = member.spec.name
+                open_files[name] = min(member.open_files, open_files.get(name, member.open_files))
             if (status := self._status(member)) == "success":
                 servers[member.spec.name].append(member.url)
             elif status == "timeout":
@@ -188,13 +199,36 @@ class ServerRegistry:
             code={name: code.digest for name, code in self.code.items()},
             changed_code=dict(self._changed_code),
             foreign=dict(self._foreign),
+            bottlenecks=self.bottlenecks(),
+            open_files=open_files,
         )
+
+    def bottlenecks(self) -> dict[str, str]:
+        """Return the servers all of whose processes are busy, and a sentence about each: what it means, what to do."""
+        if not any(member.cpu >= BUSY for member in self._members.values()):
+            return {}
+        of_server: defaultdict[str, list[_Instance]] = defaultdict(list)
+        of_process: defaultdict[tuple[str | None, int | None], list[str]] = defaultdict(list)
+        for member in self._members.values():
+            if self._status(member) == "success":
+                of_server[member.spec.name].append(member)
+                of_process[urlsplit(member.url or "").hostname, member.pid].append(member.spec.name)
+        found: dict[str, str] = {}
+        for name, members in of_server.items():
+            if (cpu := min(member.cpu for member in members)) < BUSY:
+                continue
+            sharing = of_process[urlsplit(members[0].url or "").hostname, members[0].pid]
+            if sharing[0] != name:  # it is said of the first
+                continue
+            found[name] = _bottleneck(members[0].spec, sharing, len(members), cpu)
+        return found
 
     def instances(self) -> list[ServerInstance]:
         """Return every instance, ready or not. A server without instances is listed without a URL."""
         present = {member.spec.name for member in self._members.values()}
         absent = [_Instance(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
-        return [self._display(member) for member in (*self._members.values(), *absent)]
+        bottlenecks = self.bottlenecks()
+        return [self._display(member, bottlenecks) for member in (*self._members.values(), *absent)]
 
     def _status(self, member: _Instance) -> Status:
         if member.url is None:
@@ -205,7 +239,7 @@ class ServerRegistry:
             return "starting"  # heartbeats start only after startup, which may include loading a model
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
 
-    def _display(self, member: _Instance) -> ServerInstance:
+    def _display(self, member: _Instance, bottlenecks: Mapping[str, str]) -> ServerInstance:
         spec, status = member.spec, self._status(member)
         address = urlsplit(member.url or "")
         return ServerInstance(
@@ -229,9 +263,27 @@ class ServerRegistry:
             in_flight=member.in_flight,
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
+            cpu=round(member.cpu, 3),
+            bottleneck=bottlenecks.get(spec.name, ""),
             phase=member.phase,
             origin=spec.origin,
         )
+
+
+def _bottleneck(spec: ServerSpec, sharing: Sequence[str], processes: int, cpu: float) -> str:
+    """`sharing`: the servers in the busy process."""
+    if len(sharing) > 1:
+        return (
+            f"{', '.join(sharing)} share one process, which uses {cpu:.0%} of a core and limits the speed: start them "
+            "in separate processes (without --colocate)"
+        )
+    process = "its process uses" if processes == 1 else f"each of its {processes} processes uses"
+    mend = (
+        "it needs more cores (replicas: auto has given it its share)"
+        if spec.is_auto
+        else f"set replicas: {math.ceil(processes * cpu / USUAL_CPU)} (or auto) for it"
+    )
+    return f"{spec.name} limits the speed: {process} {cpu:.0%} of a core; {mend}"
 
 
 def _rate(member: _Instance) -> float:

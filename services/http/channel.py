@@ -43,8 +43,6 @@ from rollyard.services.http.request import (
     Headers,
     HttpResponse,
     RawRequest,
-    RawResponse,
-    SendResponse,
     SentHeaders,
     header_lines,
 )
@@ -326,8 +324,8 @@ class ChannelApp(Protocol):
         """Return whether a POST ends if its caller no longer waits; None if its path has no hot route."""
         ...
 
-    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
-        """Respond to a POST to a hot route, or reject it; return False for any other."""
+    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
+        """Return the status, the headers and the body of the response to a POST; None if its path has no hot route."""
         ...
 
 
@@ -410,23 +408,17 @@ class ServedChannel(FrameProtocol):
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
-            if not await self._app.serve_channel(call, partial(self._send, number)):
+            if (answer := await self._app.answer_whole(call)) is None:
                 self.write(number, NOT_SERVED)
+            else:
+                status, headers, body = answer
+                self.write(number, RESPONSE, status, header_lines(headers), body)
         except asyncio.CancelledError:
             if number not in self._unwanted:
                 raise
         except Exception:
             log.exception("%s%s failed while it responded", self._shared.server, call.path)
             self.write(number, BROKEN)
-
-    async def _send(self, number: int, status: int, headers: Headers, response: RawResponse) -> None:
-        """Write the response. Raises ValueError for a header that HTTP does not allow."""
-        body = response.body
-        if response.stream is not None:
-            self._tasks[number] = self._tasks[number][0], True
-            async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
-                body = b"".join([piece async for piece in pieces])
-        self.write(number, RESPONSE, status, header_lines(headers), body)
 
 
 @lru_cache(maxsize=8192)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import select
 import socket
 import time
@@ -15,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
@@ -57,6 +58,10 @@ DNS_CACHE_S = 5.0
 """How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
 REQUEST_HEADER = "x-rollyard-request"
 """The request's id, which the response repeats, so that a late one is not taken for that of the next request."""
+SWEEP_S = 1.0
+"""Interval at which the pool looks for exchanges that are due and connections that are idle for too long."""
+RESERVED_FILES = 100
+"""Half of the files that a process opens besides connections."""
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
 
@@ -65,9 +70,19 @@ class ConnectionPool:
     """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
 
     def __init__(
-        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: HttpLimits, lag: LoopLag
+        self,
+        keepalive_s: float,
+        other_keepalive_s: float,
+        dialer: Dialer,
+        limits: HttpLimits,
+        lag: LoopLag,
+        max_open: int | None = None,
     ) -> None:
-        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
+        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others.
+
+        A connection beyond `max_open` replaces an idle one, if there is one. Default: half of the files that this
+        process may open, because the other half are its callers' connections.
+        """
         self._keepalive_s = keepalive_s
         self._other_keepalive_s = other_keepalive_s
         self._dialer = dialer
@@ -76,7 +91,9 @@ class ConnectionPool:
         self._budget = CallbackBudget()
         self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
         """Connections with the time until which each may be used again."""
+        self._max_open = max_open or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - RESERVED_FILES
         self._open: set[Connection] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
 
     async def send(
         self,
@@ -99,8 +116,12 @@ class ConnectionPool:
         head = _head(method, target, len(body), headers, echo)
         connection = self._take_idle(target)
         if connection is None:
+            if len(self._open) >= self._max_open:
+                self._close_an_idle()
             started = self._lag.now()
             connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
+            if self._sweeping is None:
+                self._sweep()
             timeout_s -= self._lag.now() - started
         keepalive_s = self._other_keepalive_s
         try:
@@ -118,6 +139,8 @@ class ConnectionPool:
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
     def _new(self) -> Connection:
         return Connection(self._open, self._limits, self._lag, self._budget)
@@ -127,6 +150,25 @@ class ConnectionPool:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
+
+    def _sweep(self) -> None:
+        """Once a second, start the timers of the exchanges that are due soon, and close connections idle for too long.
+
+        Most exchanges end long before, and never need a timer, which takes a tenth of the time of an exchange.
+        """
+        for connection in self._open:
+            connection.start_timer(within_s=2 * SWEEP_S)
+        now = time.monotonic()
+        for idle in self._idle.values():
+            while idle and idle[0][1] < now:
+                idle.pop(0)[0].abort()
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if self._open else None
+
+    def _close_an_idle(self) -> None:
+        """Close the connection that would expire first, to whichever peer."""
+        idle = min((idle for idle in self._idle.values() if idle), key=lambda idle: idle[0][1], default=None)
+        if idle is not None:
+            idle.pop(0)[0].abort()
 
     def _take_idle(self, target: RequestTarget) -> Connection | None:
         """Take the most recently used idle connection, which is the most likely to still be open."""
@@ -148,15 +190,13 @@ def _head(
     method: str, target: RequestTarget, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None
 ) -> bytes:
     """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
-    lines = f"{method} {target.request_target} HTTP/1.1\r\nHost: {target.host_header}\r\n"
-    if length or method != "GET":
-        lines += f"Content-Length: {length}\r\n"
-    if echo is not None:
-        lines += f"{REQUEST_HEADER}: {echo[0]}\r\n"
-    return lines.encode() + (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    size = b"Content-Length: %d\r\n" % length if length or method != "GET" else b""
+    own = f"{REQUEST_HEADER}: {echo[0]}\r\n".encode() if echo is not None else b""
+    block = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
+    return b"%b %b%b%b%b" % (method.encode(), target.lines, size, own, block)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestTarget:
     host: str
     port: int
@@ -164,6 +204,11 @@ class RequestTarget:
     """Path and query, as they appear in the request line."""
     host_header: str
     """Value of the Host header."""
+
+    @cached_property
+    def lines(self) -> bytes:
+        """What follows the method in a request, up to the Host header."""
+        return f"{self.request_target} HTTP/1.1\r\nHost: {self.host_header}\r\n".encode()
 
 
 @lru_cache(maxsize=4096)
@@ -187,6 +232,7 @@ class Connection(asyncio.Protocol):
         self._lag = lag
         self._budget = budget
         self._pending: asyncio.Future[HttpResponse] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._readable = select.poll()
 
     @property
@@ -205,15 +251,27 @@ class Connection(asyncio.Protocol):
         pending: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._pending = pending
         self._reader.reset()
-        # A plain timer, because a timeout context takes three times as long and every request passes here.
         self._until = self._lag.now() + timeout_s
-        self._timer = self._loop.call_later(timeout_s, self._expire)
+        if timeout_s < 2 * SWEEP_S:
+            self._timer = self._loop.call_later(timeout_s, self._expire)
         self._transport.writelines((head, body))
         try:
             return await pending
         finally:
-            self._timer.cancel()
+            self._stop_timer()
             self._pending = None
+
+    def start_timer(self, within_s: float) -> None:
+        """Start the timer of the exchange if it is due within that time. `ConnectionPool` calls this regularly."""
+        if self._pending is not None and self._timer is None and self._reader.response is None:
+            left_s = self._until - self._lag.now()
+            if left_s < within_s:
+                self._timer = self._loop.call_later(max(left_s, 0.0), self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def abort(self) -> None:
         self.closed = True
@@ -259,7 +317,7 @@ class Connection(asyncio.Protocol):
     def _deliver(self) -> None:
         """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
         if self._reader.response is not None and self._pending is not None:
-            self._timer.cancel()
+            self._stop_timer()
             self._budget.run(_settle, self._pending, self._reader.response)
 
     def _expire(self) -> None:

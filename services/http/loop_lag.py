@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import accumulate
 from types import TracebackType
@@ -25,6 +26,34 @@ WINDOW_S = 30.0
 """Window length. The reported maximum covers two windows, which is longer than the usual scrape interval."""
 SLACK_S = 0.01
 """Lag up to this value is normal, so the clock does not exclude it."""
+BUSY = 0.8
+"""Share of a core above which a process limits the run: its requests then wait for each other."""
+BUSY_WINDOW_S = 10.0
+
+
+class CpuShare:
+    """The share of a core that this process uses, if `sample` is called every few seconds.
+
+    All threads count, because only one of them runs Python at a time. Environments that compute in threads delay the
+    event loop as much as if they computed in it.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time
+    ) -> None:
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._samples: deque[tuple[float, float]] = deque()
+        """Times and CPU times of the last `BUSY_WINDOW_S`, and of the sample before."""
+
+    def sample(self) -> float:
+        """Return the share over the last `BUSY_WINDOW_S`; 0 until it has been measured for that long."""
+        now, cpu_s = self._clock(), self._cpu_clock()
+        self._samples.append((now, cpu_s))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - BUSY_WINDOW_S:
+            self._samples.popleft()
+        started, before = self._samples[0]
+        return (cpu_s - before) / (now - started) if now - started >= BUSY_WINDOW_S else 0.0
 
 
 class LoopLag:

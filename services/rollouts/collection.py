@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import math
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
+from rollyard.services.http.loop_lag import BUSY, CpuShare
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
 from rollyard.services.rollouts.collectors import Collectors, StartCollector
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -61,6 +63,9 @@ CREATE_PARAMS = frozenset(
     }
 )
 """Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
+SHARE_HINT = "use several collectors (--num-collectors 2), or more jobs (--shard)"
+OTHER_FILES = 200
+"""Open files of a server's process besides the connections of episodes: its log, listener, watchers, heartbeats."""
 Watch = Callable[[Collector], Awaitable[State]]
 _POLL_S = 0.2
 
@@ -135,6 +140,8 @@ class OpenCollection:
         self.max_turns = max_turns(settings.get(agent, {}) for agent in tasks.agents)
         self.stopped_because = ""
         """Why the collection stopped early on its own; empty otherwise."""
+        self.bottlenecks: dict[str, str] = {}
+        """Server name -> why it limited the speed, as a sentence; the name of this process is empty."""
         self.merged: Merged | None = None
         """The whole output, if this was the last of several jobs and merged their files."""
         self._plan = plan
@@ -159,6 +166,10 @@ class OpenCollection:
         _check_inputs(RolloutPaths(plan.output), tasks.files)
         _check_agents(tasks.agents, directory)
         reached = reachable(tasks.agents, directory.references)
+        if plan.limits.parallel is None:
+            plan = plan.with_most_parallel(most_parallel(directory, reached, shard))
+        else:
+            check_open_files(directory, reached, plan.limits.parallel)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
@@ -230,7 +241,7 @@ class OpenCollection:
                 on_rollout=on_rollout,
                 read_load=await self._load_reader() if plan.limits.parallel is None else None,
             )
-            async with reporting(self._stack.registry, self.paths.output, collector, self.store.code):
+            async with self._reporting(collector, print_line):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head
         finally:
@@ -266,7 +277,7 @@ class OpenCollection:
             print_line=print_line,
             write_status=store.write_status,
         )
-        async with reporting(self._stack.registry, self.paths.output, collectors, store.code):
+        async with self._reporting(collectors, print_line):
             state = await watch(collectors)
             merged = await asyncio.to_thread(merge, plan.output, only_idle=True)
             progress.take_over(merged.progress, collectors.status)
@@ -277,6 +288,18 @@ class OpenCollection:
             collectors.status = progress.status(state, self.stopped_because)
             store.write_status(collectors.status)
         return state
+
+    def _reporting(
+        self, collector: Collector | Collectors, print_line: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[None]:
+        def on_bottleneck(name: str, sentence: str) -> None:
+            if name not in self.bottlenecks and self._plan.merges:  # else the process that started this one prints it
+                print_line(f"note: {sentence}")
+            self.bottlenecks[name] = sentence
+
+        return reporting(
+            self._stack.registry, self.paths.output, collector, self.store.code, on_bottleneck=on_bottleneck
+        )
 
     async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
         """Return how to read the load of the model servers, or None if none of them reports it."""
@@ -317,9 +340,18 @@ class OpenCollection:
 
 @contextlib.asynccontextmanager
 async def reporting(
-    registry_client: Registry, output: Path, collector: Collector | Collectors, code: Mapping[str, ServerCode]
+    registry_client: Registry,
+    output: Path,
+    collector: Collector | Collectors,
+    code: Mapping[str, ServerCode],
+    *,
+    on_bottleneck: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
-    """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored."""
+    """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored.
+
+    What the head says about the servers stops the collection, or goes to `on_bottleneck`.
+    """
+    cpu = CpuShare()
 
     def current() -> Collection:
         digests = {name: found.digest for name, found in code.items()}
@@ -330,9 +362,13 @@ async def reporting(
         with contextlib.suppress(Failure):
             await registry_client.report_collection(current())
 
-    async def stop_if_code_changed() -> None:
+    async def check_servers() -> None:
         with contextlib.suppress(Failure):
-            for server, changes in (await registry_client.directory()).changed_code.items():
+            directory = await registry_client.directory()
+            for server, sentence in directory.bottlenecks.items():
+                if server in code:
+                    on_bottleneck(server, sentence)
+            for server, changes in directory.changed_code.items():
                 if server in code:
                     collector.stop(
                         f"{server} was restarted with different code ({changes}), which its run does not allow: "
@@ -343,10 +379,12 @@ async def reporting(
         while True:
             await asyncio.sleep(STATUS_EVERY_S)
             await report_collection()
-            await stop_if_code_changed()
+            await check_servers()
+            if isinstance(collector, Collector) and (share := cpu.sample()) >= BUSY:
+                on_bottleneck("", f"this command uses {share:.0%} of a core and limits the speed: {SHARE_HINT}")
 
     await report_collection()
-    await stop_if_code_changed()
+    await check_servers()
     task = asyncio.create_task(keep_reporting())
     try:
         yield
@@ -443,30 +481,46 @@ def check_file_limit(limit: int, parallel: int) -> None:
         )
 
 
-def check_agent_limits(agents: Mapping[str, list[int]], parallel: int) -> None:
-    """Raise OperatorError if agents may open too few files. `agents`: the limit of each of their processes."""
-    count = sum(map(len, agents.values()))
-    needed = 3 * math.ceil(parallel / max(count, 1)) + 200
-    for agent, limits in agents.items():
-        if limits and min(limits) < needed:
+def check_open_files(directory: Directory, reached: set[str], parallel: int) -> None:
+    """Raise OperatorError if a server that the rows reach may open too few files in its processes."""
+    for name, limit, each, processes in _open_files(directory, reached):
+        needed = each * math.ceil(parallel / processes) + OTHER_FILES
+        if needed > limit:
+            own = max(len(directory.servers.get(name, ())), 1)
+            where = "its process" if own == 1 else f"each of its {own} processes"
+            missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - processes
             raise OperatorError(
-                f"{parallel} concurrent episodes need about {needed} open files in each process of {agent}, which has "
-                f"{len(limits)}, but the limit is {min(limits)}: raise it (ulimit -Hn) and restart ng_run, set more "
-                "replicas, or lower +num_samples_in_parallel"
+                f"{name} may open {limit} files in {where}, but {parallel} concurrent episodes need about {needed} "
+                f"({each} for each episode of a process): raise the limit (ulimit -Hn) and restart ng_run, set "
+                f"replicas: {own + missing} for it, or lower --num-samples-in-parallel"
             )
 
 
-def most_parallel(limit: int, agents: Mapping[str, list[int]], shard: Shard | None = None) -> int:
-    """Return the largest number of episodes that passes both checks; `limit`: the limit of this process.
+def most_parallel(directory: Directory, reached: set[str], shard: Shard | None = None) -> int:
+    """Return the largest number of episodes whose files neither this process nor a server is too short of.
 
-    The collectors of the other shards have an equal part of what the agents allow.
+    Each shard gets an equal part of what the servers allow.
     """
-    most = limit - 100
-    for limits in agents.values():
-        if limits:
-            every = (min(limits) - 200) // 3 * sum(map(len, agents.values()))
-            most = min(most, every // (shard.count if shard else 1))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
+    for _, limit, each, processes in _open_files(directory, reached):
+        allowed = (limit - OTHER_FILES) // each * processes
+        most = min(most, allowed // (shard.count if shard else 1))
     return max(most, 1)
+
+
+def _open_files(directory: Directory, reached: set[str]) -> Iterator[tuple[str, int, int, int]]:
+    """Yield of each server: name, limit of open files, files of an episode, and processes that share the episodes.
+
+    An episode in flight holds one connection at every server that it reaches, and one from there to the next server.
+    Of several agents and environments each gets its share of the episodes; a model server may get all.
+    """
+    processes = {name: max(len(directory.servers.get(name, ())), 1) for name in reached}
+    for name in sorted(reached & directory.open_files.keys()):
+        family = directory.families[name]
+        is_model = family == "responses_api_models"
+        sharing = [name] if is_model else [other for other in reached if directory.families[other] == family]
+        each = 2 if is_model or directory.references.get(name) else 1
+        yield name, directory.open_files[name], each, sum(processes[other] for other in sharing)
 
 
 def agents_of(directory: Directory) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 from functools import partial
 
@@ -24,7 +25,7 @@ from rollyard.services.http.listener import (
     SignalFreeServer,
     bind,
 )
-from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.loop_lag import CpuShare, LoopLag
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
@@ -122,7 +123,14 @@ class HostedServer:
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
         await self.listen()
-        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
+        registration = Registration(
+            name=self.server.name,
+            instance=instance,
+            url=self.url,
+            pid=os.getpid(),
+            code=code,
+            open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
         await head.register(registration)
         reporting = asyncio.create_task(self._report_phase(registration, head))
         try:
@@ -157,6 +165,7 @@ class HostedServer:
 
     async def _send_heartbeats(self, registration: Registration, head: RegistryClient, book: AddressBook) -> None:
         ready = registration.model_copy(update={"ready": True})
+        cpu = CpuShare()
         while True:
             server = self.server
             heartbeat = Heartbeat(
@@ -164,6 +173,7 @@ class HostedServer:
                 requests=server.requests,
                 in_flight=server.in_flight,
                 sessions=server.sessions,
+                cpu=cpu.sample(),
                 phase=server.phase,
             )
             try:

@@ -29,14 +29,6 @@ def raise_file_limit() -> int:
     return hard
 
 
-def file_limit_of(pid: int | None) -> int | None:
-    """Return the open-file limit of a process, or None if it is unknown."""
-    try:
-        return None if pid is None else resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
-    except OSError:  # another user's process, or one that has exited
-        return None
-
-
 def available_memory() -> tuple[int, int, bool]:
     """Return the free memory and the total memory in bytes, and whether they are those of this container."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

@@ -126,6 +126,7 @@ class RayLauncher:
         self.node_ip: str = ray.util.get_node_ip_address()
         """This host's address in the cluster."""
         self.hosts = _live_hosts(ray)
+        self.cores: float = ray.cluster_resources().get("CPU", 1.0)
         self.on_network = self.hosts != {self.node_ip}
         """True if the servers run on several hosts, so the head must listen on `node_ip` and a token is required."""
         ray.cloudpickle.register_pickle_by_value(ray_actor)

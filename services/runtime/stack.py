@@ -17,6 +17,7 @@ from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
+from rollyard.services.config.replicas import usable_cores, with_replicas
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
 from rollyard.services.head.registry import ServerRegistry
@@ -72,14 +73,17 @@ class Stack:
         environ: Mapping[str, str] | None = None,
         here: Sequence[ServerSpec] | None = None,
         private: bool = False,
+        cores: float | None = None,
     ) -> None:
-        """`here`: the servers that this process starts (default: all); the others join from other hosts."""
-        self.config = with_ports(config)
+        """`here`: the servers that this process starts (default: all); the others join from other hosts. `cores`: what
+        the launcher's processes may use; default: the cores of this host.
+        """
+        names = {spec.name for spec in (config.servers if here is None else here)}
+        self.config = with_replicas(with_ports(config), names, None if launcher is None else cores or usable_cores())
         self.keys = keys
         self.folder = folder
         lag = LoopLag()
         # The registry's clock excludes loop lag, during which this process cannot read heartbeats.
-        names = {spec.name for spec in (config.servers if here is None else here)}
         own = [spec for spec in self.config.servers if spec.external_url is None]
         self._here = [spec for spec in own if spec.name in names]
         self._elsewhere = {spec.name for spec in own} - names

@@ -50,7 +50,7 @@ class _Replica:
 
     @property
     def title(self) -> str:
-        return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.index}]"
+        return self.spec.name if self.spec.replicas == 1 else f"{self.spec.name}[{self.index}]"
 
 
 class Supervisor:
@@ -67,7 +67,7 @@ class Supervisor:
         ready_timeout_s: float = 300.0,
         restarts: Backoff | None = None,
     ) -> None:
-        self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
+        self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.replicas)]
         self._registry = registry
         self._launcher = launcher
         self._keys = keys

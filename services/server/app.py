@@ -14,7 +14,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -172,7 +172,8 @@ class Server:
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__routes.get(call.path, self.__rest) if scope["method"] == "POST" else None
         if rejection := self.__rejection(call.headers, scope):
-            await self.__reject(call.path, rejection, partial(_send_asgi, send))
+            self.requests += 1
+            await self.__send(self.__rejected(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
         else:
@@ -198,32 +199,39 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
-    async def serve_channel(self, call: RawRequest, send: SendResponse) -> bool:
-        """Respond to a POST to a hot route, or reject it. Returns False if its path has none."""
+    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
+        """Respond to a POST to a hot route, or reject it. Returns the status, the headers and the body, also of a
+        stream; None if the path has no hot route.
+        """
         route = self.__routes.get(call.path, self.__rest)
         if route is None:
-            return False
+            return None
+        self.requests += 1
         if rejection := self.__rejection(call.headers):
-            await self.__reject(call.path, rejection, send)
-        else:
-            await self.__exchange(route, call, send)
-        return True
+            response = self.__rejected(call.path, rejection)
+            return response.status, self.__headers(response), response.body
+        self.in_flight += 1
+        started, status = time.perf_counter(), 499
+        try:
+            response = await self.__respond(route, call, None)
+            body = response.body if response.stream is None else await _joined(response.stream)
+            status = response.status
+        except Exception:
+            status = 500
+            raise
+        finally:
+            route.metrics.observe(status, time.perf_counter() - started)
+            self.in_flight -= 1
+        return status, self.__headers(response), body
 
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
-        found: list[HttpResponse] = []
-
-        async def keep(status: int, headers: Headers, response: RawResponse) -> None:
-            if response.stream is not None:
-                async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
-                    response.body = b"".join([piece async for piece in pieces])
-            received, cookies = _as_received(tuple(headers))
-            found.append(HttpResponse(status, received, response.body, cookies))
-
-        await self.serve_channel(RawRequest(path, given, body, query.encode()), keep)
-        return found[0] if found else None
+        if (answer := await self.answer_whole(RawRequest(path, given, body, query.encode()))) is None:
+            return None
+        received, cookies = _as_received(tuple(answer[1]))
+        return HttpResponse(answer[0], received, answer[2], cookies)
 
     async def __exchange(
         self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
@@ -244,14 +252,15 @@ class Server:
             self.in_flight -= 1
 
     def __send(self, response: RawResponse, send: SendResponse) -> Awaitable[None]:
-        headers = [(b"content-type", response.content_type), self.run_header, *response.headers]
-        return send(response.status, headers, response)
+        return send(response.status, self.__headers(response), response)
 
-    async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
-        self.requests += 1
+    def __headers(self, response: RawResponse) -> Headers:
+        return [(b"content-type", response.content_type), self.run_header, *response.headers]
+
+    def __rejected(self, path: str, rejection: Failure) -> RawResponse:
         response = self.__formatted(path, self.__errors.failed(rejection, path))
         self.__metrics.route("refused").observe(response.status, 0.0)
-        await self.__send(response, send)
+        return response
 
     def __rejection(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> Failure | None:
         """Return the reason to reject a request: it is for another run or server, or lacks the token.
@@ -379,6 +388,11 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+async def _joined(stream: AsyncIterator[bytes]) -> bytes:
+    async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
+        return b"".join([piece async for piece in pieces])
 
 
 @lru_cache(maxsize=1024)

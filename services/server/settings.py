@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, SecretStr, ValidationError
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json
@@ -45,8 +45,9 @@ class ServerSettings(BaseModel):
     """Address to bind. Any address other than loopback requires a run token."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on. If 0, the process selects a free port and reports it."""
-    replicas: int = Field(default=1, ge=1)
-    """Number of instances. Each episode is assigned to the least busy instance and stays with it."""
+    replicas: Literal["auto"] | PositiveInt = 1
+    """Number of processes; auto: chosen from the cores of the host or the Ray cluster. Each episode is assigned to the
+    least busy process and stays with it."""
     start_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds within which the server must become ready; default: the run's ready_timeout_s."""
     # NeMo Gym's catalogue entry, which is not used for serving.

@@ -31,10 +31,9 @@ from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
-from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of, most_parallel
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.exposure import check_exposure
-from rollyard.services.runtime.process_setup import file_limit_of
 from rollyard.services.runtime.run_dir import find_run
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
@@ -170,7 +169,6 @@ async def collect(
         max_attempts,
         rollout_timeout_s,
         max_failure_rate,
-        most_parallel=most_parallel(file_limit_of(os.getpid()) or 1024, {}),
     )
     clients = stack.access.clients
     directory = await clients.registry.directory()

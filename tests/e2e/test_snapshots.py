@@ -43,6 +43,7 @@ _VARYING = (
     (re.compile(r"\brun [0-9a-f]{8}\b"), "run ID"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d{5}\b"), r"\1:PORT"),
     (re.compile(r"\(\d+\.\d MB\)"), "(N MB)"),
+    (re.compile(r" +\d+%(?=( +\d+){3}\n)"), "  N%"),  # of a core
 )
 """Patterns of what differs between two runs, and what is shown instead."""
 _UNSET = ("LOG", "ACCOUNT", "CON", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "AWS_PROFILE", "OPENAI_API_KEY")

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not CAN_SIMULATE, reason="making network namespa
 REPLICAS = (
     "policy_model.responses_api_models.builtin_model.replicas=2",
     "grl_sokoban_resources_server.resources_servers.grl_sokoban.replicas=2",
+    "grl_sokoban_game_agent.agents.game_agent.replicas=auto",
 )
 
 
@@ -71,6 +72,7 @@ def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(machines: Ma
         hosts = Counter(instance["host"] for instance in run.instances())
         assert sorted(hosts) == [first_address, second_address]
         assert sorted(hosts.values()) == [2, 3]
+        assert "grl_sokoban_game_agent: 1 replica (auto: 2 cores for 3 servers)" in run.output  # one core on each
         assert stat.S_IMODE(run.head_file().stat().st_mode) == 0o600
 
         url = run.instances()[0]["url"]

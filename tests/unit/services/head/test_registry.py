@@ -32,13 +32,20 @@ def registry(config: RunConfig, clock: Clock) -> ServerRegistry:
 
 
 def registration(
-    instance: str = "environment#1", *, ready: bool, name: str = "environment", port: int = 7001
+    instance: str = "environment#1",
+    *,
+    ready: bool,
+    name: str = "environment",
+    port: int = 7001,
+    pid: int = 42,
+    open_files: int | None = None,
 ) -> Registration:
-    return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=42, ready=ready)
+    url = f"http://127.0.0.1:{port}"
+    return Registration(name=name, instance=instance, url=url, pid=pid, ready=ready, open_files=open_files)
 
 
-def heartbeat(instance: str = "environment#1", requests: int = 0) -> Heartbeat:
-    return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
+def heartbeat(instance: str = "environment#1", requests: int = 0, cpu: float = 0.0) -> Heartbeat:
+    return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0, cpu=cpu)
 
 
 def test_a_ready_instance_is_in_the_directory(registry: ServerRegistry) -> None:
@@ -133,3 +140,33 @@ def test_a_message_of_an_unknown_or_wrong_instance_is_rejected(
             registry.record_heartbeat(rejected)
         else:
             registry.register(rejected)
+
+
+def test_a_server_whose_processes_are_all_busy_is_a_bottleneck_with_its_mend(registry: ServerRegistry) -> None:
+    for number, instance in enumerate(("twins[0]#1", "twins[1]#1")):
+        registry.register(registration(instance, ready=True, name="twins", port=7002 + number, pid=43 + number))
+    registry.record_heartbeat(heartbeat("twins[0]#1", cpu=0.97))
+    assert registry.directory().bottlenecks == {}
+    registry.record_heartbeat(heartbeat("twins[1]#1", cpu=0.93))
+    sentence = "twins limits the speed: each of its 2 processes uses 93% of a core; set replicas: 4 (or auto) for it"
+    assert registry.directory().bottlenecks == {"twins": sentence}
+    assert {shown.server_name: shown.bottleneck for shown in registry.instances()} == {
+        "environment": "",
+        "twins": sentence,
+    }
+
+
+def test_servers_in_one_busy_process_are_one_bottleneck(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
+    registry.register(registration("twins[0]#1", ready=True, name="twins", port=7002))
+    for instance in ("environment#1", "twins[0]#1"):
+        registry.record_heartbeat(heartbeat(instance, cpu=0.9))
+    (sentence,) = registry.directory().bottlenecks.values()
+    assert sentence.startswith("environment, twins share one process") and "without --colocate" in sentence
+
+
+def test_the_directory_has_the_lowest_limit_of_open_files_of_a_servers_processes(registry: ServerRegistry) -> None:
+    for number, limit in enumerate((4096, 1024)):
+        instance = f"twins[{number}]#1"
+        registry.register(registration(instance, ready=True, name="twins", port=7002 + number, open_files=limit))
+    assert registry.directory().open_files == {"twins": 1024}

@@ -9,7 +9,9 @@ import zlib
 import pytest
 import uvicorn
 
-from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
+from rollyard.records.errors import Failure
+from rollyard.services.http.connection_pool import REQUEST_HEADER, RUN_LIMITS, ConnectionPool, Dialer, target_of
+from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER
 from tests.support.fixtures import http, http_transport, peer, send
 from tests.support.waiting import deadline_s, until
@@ -69,6 +71,50 @@ async def test_concurrent_requests_use_separate_connections_that_are_reused() ->
         assert other.connections <= 20
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
         assert (other.requests, other.connections <= 20) == (40, True)
+
+
+async def test_a_connection_beyond_the_limit_replaces_an_idle_one_but_never_one_in_use() -> None:
+    lag = LoopLag()
+    pool = ConnectionPool(60.0, 60.0, Dialer(deadline_s(), lag), RUN_LIMITS, lag, max_open=3)
+    async with peer(http(b"1")) as first, peer(http(b"2")) as second:
+
+        async def post(url: str, count: int) -> None:
+            target = target_of(url + "/x")
+            assert target is not None
+            await asyncio.gather(*(pool.send("POST", target, b"{}", {}, deadline_s()) for _ in range(count)))
+
+        await post(first.url, 3)
+        await post(second.url, 1)
+        await post(first.url, 3)
+        assert (first.connections, second.connections) == (4, 1)
+        await post(first.url, 5)
+        assert first.requests == 11
+    pool.close()
+
+
+async def test_a_request_that_is_not_due_soon_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.connection_pool.SWEEP_S", 0.01)
+    async with peer(b"") as other, http_transport() as transport:
+        with pytest.raises(Failure, match=r"did not respond within 0\.1 s"):
+            await transport.send("POST", other.url + "/x", b"{}", {}, 0.1)
+
+
+async def test_an_idle_connection_is_closed_without_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.connection_pool.SWEEP_S", 0.01)
+    monkeypatch.setattr("rollyard.services.http.transport.OTHER_KEEPALIVE_S", 0.0)
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(http(b"1"))
+        assert await reader.read() == b""
+        closed.set()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listener, http_transport() as transport:
+        await send(transport, f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/x")
+        await asyncio.wait_for(closed.wait(), deadline_s())
 
 
 @pytest.mark.parametrize("rollyard", [False, True])

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, LoopLag
+import pytest
+
+from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, CpuShare, LoopLag
 from tests.support.waiting import until
 from tests.unit.services.clock import Clock
 
@@ -28,3 +30,15 @@ def test_the_worst_lag_is_kept_for_one_to_two_windows() -> None:
     assert lag.worst_s == 0.1
     clock.now += 10 * WINDOW_S
     assert lag.worst_s == 0.0
+
+
+def test_the_share_of_a_core_is_that_of_the_last_seconds_and_unknown_before() -> None:
+    clock, cpu = Clock(), Clock()
+    share = CpuShare(clock, cpu)
+    shares = []
+    for used in [1.0] * 10 + [0.2] * 11:
+        shares.append(share.sample())
+        clock.now += 1.0
+        cpu.now += used
+    assert shares[:10] == [0.0] * 10
+    assert [shares[10], shares[-1]] == pytest.approx([1.0, 0.2])

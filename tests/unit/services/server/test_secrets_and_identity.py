@@ -55,6 +55,7 @@ def test_the_identity_changes_with_a_setting_and_the_implementation(tmp_path: Pa
         ("{port: 7001}", "{port: 7002}"),
         ("{host: 127.0.0.1}", "{host: 127.0.0.2}"),
         ("{replicas: 1}", "{replicas: 3}"),
+        ("{replicas: 1}", "{replicas: auto}"),
         ("{api_key: a}", "{api_key: b}"),
         ("{api_key: a}", "{}"),
         ("{description: a}", "{description: b}"),

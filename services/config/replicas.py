@@ -1,0 +1,71 @@
+"""Chooses how many processes each server with `replicas: auto` gets, from the cores that they can use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rollyard.records.terminal import pluralize
+from rollyard.services.config.run_config import RunConfig
+
+TURNS_PER_S = {"responses_api_models": 1200, "agents": 1400, "resources_servers": 1800}
+"""Turns that one process of each family carries in a second, measured with benchmarks/turns.py. An environment that
+computes much carries fewer."""
+COLLECTOR_TURNS_PER_S = 9000
+
+
+def with_replicas(config: RunConfig, here: Container[str], cores: float | None) -> RunConfig:
+    """Return the config with the number of processes that `replicas: auto` stands for, and a note for each such server.
+
+    The cores are shared out among the servers that start `here` by what a turn costs in each family, and equally within
+    a family, so that all processes together use about as many cores as there are. Every server has at least one
+    process, and only one if `cores` is None: then all servers share a process.
+    """
+    sharing = [spec for spec in config.servers if spec.name in here and spec.external_url is None]
+    if not any(spec.is_auto for spec in sharing):
+        return config
+    count = Counter(spec.family for spec in sharing)
+    cost = {family: 1 / TURNS_PER_S[family] for family in count}
+    cores_per_cost = (cores or 0.0) / (sum(cost.values()) + 1 / COLLECTOR_TURNS_PER_S)
+    replicas = {family: max(1, round(cores_per_cost * cost[family] / count[family])) for family in count}
+    chosen = {spec.name: replicas[spec.family] for spec in sharing if spec.is_auto}
+    why = "all servers share one process"
+    if cores is not None:
+        why = f"{cores:g} core{'s' * (cores != 1)} for {pluralize(len(sharing), 'server')}"
+    notes = (f"{name}: {pluralize(number, 'replica')} (auto: {why})" for name, number in chosen.items())
+    servers = (replace(spec, auto_replicas=chosen.get(spec.name)) for spec in config.servers)
+    return replace(config, servers=tuple(servers), notes=(*config.notes, *notes))
+
+
+def usable_cores(root: Path = Path("/")) -> float:
+    """Return how many cores this process may use: those of its affinity, and at most its control groups' quota."""
+    return min([len(os.sched_getaffinity(0)), *_quotas(root)])
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield the limits of this process's control groups and of those that contain them, in cores.
+
+    In a container, the folders of the groups above are not visible, and the container's own group is the top.
+    """
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            group = top / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(top):
+                    yield from _quota(folder, is_first_version=bool(controllers))
+
+
+def _quota(folder: Path, *, is_first_version: bool) -> Iterator[float]:
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first_version else ("cpu.max",)
+    with contextlib.suppress(OSError, ValueError):  # ValueError: `max 100000` sets no limit
+        quota, period = (int(text) for name in names for text in (folder / name).read_text().split())
+        if quota > 0:
+            yield quota / period

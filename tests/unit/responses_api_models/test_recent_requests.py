@@ -1,0 +1,93 @@
+"""An episode's requests: the next one is parsed from where the last one ended, and otherwise whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
+from rollyard.responses_api_models import base
+from rollyard.responses_api_models.base import RecentRequests
+from rollyard.services.http.request import RawRequest
+
+A, B, C = ({"role": "user", "content": text} for text in "abc")
+
+
+def call(body: Json | bytes, episode: str = "e") -> RawRequest:
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    return RawRequest("/v1/responses", {b"x-session-id": episode.encode()} if episode else {}, data)
+
+
+def request(*items: Any, **params: Any) -> Json:
+    return {**params, "input": list(items)}
+
+
+def test_items_that_were_there_before_are_not_parsed_again() -> None:
+    recent = RecentRequests(keeps_input=True)
+    first = recent.read(call(request(A, B, temperature=0.5)))
+    second = recent.read(call(request(A, B, C, temperature=0.5)))
+    assert second == request(A, B, C, temperature=0.5)
+    assert second["input"][0] is first["input"][0] and second["input"][1] is first["input"][1]
+    assert recent.read(call(request(A, B, C, temperature=0.5))) == second
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request(A, C),
+        request(B),
+        request(A, B, temperature=1),
+        {"input": [A, B], "temperature": 1},
+        {"temperature": 1, "input": "text"},
+        b'{"input":[{"role":"user","content":"a"}], "input":[]}',
+        b'{"input":[{"role":"user","content":"a"},{"role":"user","content":"b"}],"input":[3]}',
+        b'{"input":[{"role":"user","content":"a"}],"tools":[{"type":"function","name":"f"}]}',
+        b'{"input": [{"role":"user","content":"a"} , {}]}',
+    ],
+)
+def test_a_request_that_is_not_the_last_one_with_more_items_is_parsed_whole(body: Json | bytes) -> None:
+    recent = RecentRequests(keeps_input=True)
+    recent.read(call(request(A)))
+    expected = orjson.loads(call(body).body)
+    assert recent.read(call(body)) == expected
+    if isinstance(expected["input"], list):
+        grown = {**expected, "input": [*expected["input"], C]}
+        assert recent.read(call(grown)) == grown
+
+
+@pytest.mark.parametrize("end", [b",]}", b", ]}", b"x]}", b",1}", b",{]}"])
+def test_a_request_that_is_not_json_is_refused_also_as_a_continuation(end: bytes) -> None:
+    recent = RecentRequests(keeps_input=True)
+    start = call(request(A))
+    recent.read(start)
+    with pytest.raises(Failure, match="not JSON"):
+        recent.read(call(start.body[:-2] + end))
+    assert recent.read(call(request(A, B))) == request(A, B)
+
+
+def test_a_server_that_may_change_its_input_gets_new_objects_for_each_call() -> None:
+    recent = RecentRequests(keeps_input=False)
+    for items in ([A], [A, B], [A, B, C]):
+        recent.read(call(request(*items)))["input"].clear()
+    assert recent.read(call(request(A, B, C))) == request(A, B, C)
+
+
+def test_calls_of_other_episodes_and_of_none_are_apart() -> None:
+    recent = RecentRequests(keeps_input=True)
+    for episode in ("e", "f", ""):
+        assert recent.read(call(request(A, x=episode), episode)) == request(A, x=episode)
+        assert recent.read(call(request(A, B, x=episode), episode)) == request(A, B, x=episode)
+
+
+async def test_what_is_kept_is_bounded_and_shows_the_last_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "KEPT_BYTES", 500)
+    recent = RecentRequests(keeps_input=True)
+    for number in range(100):
+        recent.read(call(request(A, temperature=1), f"e{number}"))
+        recent.read(call(request(A, B, temperature=1), f"e{number}"))
+    assert len(recent._requests) < 10
+    shown = await recent.of_episode("e99")
+    assert (shown["input"], shown["params"], shown["start"], shown["turn"]) == ([A, B], {"temperature": 1}, 1, 2)
