@@ -511,7 +511,8 @@ def most_parallel(directory: Directory, reached: set[str], shard: Shard | None =
 def _open_files(directory: Directory, reached: set[str]) -> Iterator[tuple[str, int, int, int]]:
     """Yield of each server: name, limit of open files, files of an episode, and processes that share the episodes.
 
-    An episode in flight holds one connection at every server that it reaches, and one from there to the next server.
+    An episode in flight holds one connection at every server that it reaches, and one from there to the next server,
+    until the channels between the processes are open: then only a model server has one for each, to its endpoint.
     Of several agents and environments each gets its share of the episodes; a model server may get all.
     """
     processes = {name: max(len(directory.servers.get(name, ())), 1) for name in reached}
