@@ -31,6 +31,8 @@ server = serve(Trivial)
 '''
 
 INSTANT_AGENT = '''\
+import asyncio
+
 import orjson
 
 from rollyard.services.http.request import RawRequest
@@ -38,17 +40,26 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
 
-class InstantAgent(Server):
-    """Responds to /run at once, with the size of an episode of a few turns."""
+class InstantSettings(ServerSettings):
+    latency_s: float = 0.0
 
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
+
+class InstantAgent(Server):
+    """Responds to /run after `latency_s`, with the size of an episode of a few turns."""
+
+    Settings = InstantSettings
+
+    def __init__(self, settings: InstantSettings, context: Context) -> None:
         super().__init__(settings, context)
         text = {"type": "output_text", "text": "A short sentence. " * 250, "annotations": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
+        self._latency_s = settings.latency_s
         self._answer = orjson.dumps({"reward": 1.0, "success": True, "response": {"output": [item]}})
         self.route("/run", self._run)
 
     async def _run(self, call: RawRequest) -> bytes:
+        if self._latency_s:
+            await asyncio.sleep(self._latency_s)
         return self._answer
 
 
@@ -83,9 +94,9 @@ def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10, 
     }
 
 
-def instant() -> Config:
+def instant(latency_s: float = 0.0, replicas: int = 1) -> Config:
     """Return a config with only the instant agent."""
-    return {AGENT: {"agents": {"instant_agent": {}}}}
+    return {AGENT: {"agents": {"instant_agent": {"latency_s": latency_s, "replicas": replicas}}}}
 
 
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.terminal import duration, plain, unwrapped
-from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.records.types import CollectionStatus
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -48,7 +48,7 @@ MIN_AGE_S = 1.0
 
 
 class Display(Protocol):
-    def show(self, progress: CollectionProgress) -> None: ...
+    def show(self, status: CollectionStatus) -> None: ...
     def print_line(self, text: str) -> None: ...
     def close(self) -> None: ...
 
@@ -77,10 +77,10 @@ class ProgressBar:
     def __init__(self, expected: int) -> None:
         self._bar = RolloutBar(expected)
 
-    def show(self, progress: CollectionProgress) -> None:
-        done = f"rollouts {progress.measured}/{progress.expected} "
+    def show(self, status: CollectionStatus) -> None:
+        done = f"rollouts {status.measured}/{status.expected} "
         room = self._bar.console.width - len(done) - BAR_MIN_WIDTH - 3
-        self._bar.advance_to(progress.measured, numbers(progress, room))
+        self._bar.advance_to(status.measured, numbers(status, room))
 
     def print_line(self, text: str) -> None:
         self._bar.console.print(text, markup=False, highlight=False)
@@ -93,10 +93,10 @@ class PlainLines:
     def __init__(self) -> None:
         self._next = time.monotonic() + PLAIN_EVERY_S
 
-    def show(self, progress: CollectionProgress) -> None:
+    def show(self, status: CollectionStatus) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_EVERY_S
-            self.print_line(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
+            self.print_line(f"rollouts {status.measured}/{status.expected}  {numbers(status)}")
 
     def print_line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -105,50 +105,58 @@ class PlainLines:
         pass
 
 
+class ProblemLines(PlainLines):
+    """Lines without progress, of a process whose parent shows it."""
+
+    def show(self, status: CollectionStatus) -> None:
+        pass
+
+
 def display_for(expected: int) -> Display:
     return ProgressBar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
-async def keep_showing(display: Display, progress: CollectionProgress) -> None:
+async def keep_showing(display: Display, current: Callable[[], CollectionStatus]) -> None:
     while True:
-        display.show(progress)
+        display.show(current())
         await asyncio.sleep(0.25)
 
 
-def numbers(progress: CollectionProgress, room: int | None = None) -> str:
+def numbers(status: CollectionStatus, room: int | None = None) -> str:
     """Format the success rate, reward, speed, time left, failures and so on.
 
     If they do not fit in `room` characters, the least important ones are omitted.
     """
-    parts = _parts(progress)
+    parts = _parts(status)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
         parts.remove(max(parts))
     return "  ".join(text for _, text in parts)
 
 
-def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
+def _parts(status: CollectionStatus) -> list[tuple[int, str]]:
     """Return the parts in display order, each with a rank. If space is short, the highest ranks are dropped first."""
     parts: list[tuple[int, str]] = []
-    means = progress.means(exact=False)
-    if means.success is not None:
-        parts.append((3, f"success {means.success.value:.1%}{_error(means.success)}"))
-    if means.reward is not None:
-        error = f" ± {means.reward.stderr:.2f}" if means.reward.stderr is not None else ""
-        parts.append((4, f"reward {means.reward.value:.2f}{error}"))
-    parts.append((0, f"{progress.rate:.1f}/s"))
-    if progress.eta_s is not None:
-        parts.append((1, f"{duration(progress.eta_s)} left"))
-    if progress.in_flight:
-        found = progress.concurrency
-        parts.append((5, f"{progress.in_flight}{f' of {found.limit}' if found else ''} in flight"))
-    if progress.oldest_s >= MIN_AGE_S:
-        parts.append((6, f"oldest {duration(progress.oldest_s)}"))
-    if progress.drift:
-        parts.append((7, f"drift {progress.drift:.1%} of turns"))
-    if progress.failed_attempts:
-        parts.append((2, f"{progress.failed_attempts} failed"))
-    if progress.failed:
-        parts.append((2, f"{progress.failed} abandoned"))
+    if status.successes is not None and status.measured:
+        rate = ClusteredMean(
+            status.successes / status.measured, status.success_stderr, status.measured, max(status.tasks, 1)
+        )
+        parts.append((3, f"success {rate.value:.1%}{_error(rate)}"))
+    if status.mean_reward is not None:
+        error = f" ± {status.reward_stderr:.2f}" if status.reward_stderr is not None else ""
+        parts.append((4, f"reward {status.mean_reward:.2f}{error}"))
+    parts.append((0, f"{status.rollouts_per_s:.1f}/s"))
+    if status.eta_s is not None:
+        parts.append((1, f"{duration(status.eta_s)} left"))
+    if status.in_flight:
+        parts.append((5, f"{status.in_flight}{f' of {status.concurrency}' if status.concurrency else ''} in flight"))
+    if status.oldest_s >= MIN_AGE_S:
+        parts.append((6, f"oldest {duration(status.oldest_s)}"))
+    if status.token_breaks:
+        parts.append((7, f"drift {status.token_breaks / status.token_turns:.1%} of turns"))
+    if status.failed_attempts:
+        parts.append((2, f"{status.failed_attempts} failed"))
+    if status.failed:
+        parts.append((2, f"{status.failed} abandoned"))
     return parts
 
 

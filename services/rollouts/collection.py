@@ -8,7 +8,7 @@ import math
 import platform
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.http.loop_lag import BUSY, CpuShare
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
+from rollyard.services.rollouts.collectors import Collectors, StartCollector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
     Merged,
@@ -51,7 +52,7 @@ _WHOLE = frozenset(
     }
 )
 """Parameters that endpoints accept only as an integer."""
-SHARE_HINT = "share the rollouts between two commands: --shard 1/2 and --shard 2/2"
+SHARE_HINT = "use several collectors (--num-collectors 2), or more jobs (--shard)"
 OTHER_FILES = 200
 """Open files of a server's process besides the connections of episodes: its log, listener, watchers, heartbeats."""
 Watch = Callable[[Collector], Awaitable[State]]
@@ -76,6 +77,8 @@ class CollectionPlan:
     limits: CollectionLimits = field(default_factory=CollectionLimits)
     shard: Shard | None = None
     """The share of this job if several collect the output together; None: this process collects it alone."""
+    merges: bool = True
+    """Whether the last job to end merges the files of all; False if the process that started the jobs does it."""
     is_final: IsFinal = is_bad_task
     """Which failures are final."""
 
@@ -145,15 +148,15 @@ class OpenCollection:
         _check_inputs(paths, tasks.files)
         if shard is None and shard_files(plan.output):
             notes = await asyncio.to_thread(_take_over_shards, plan)
-        if shard is None and isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
-            subset, problem = subset_of_original(tasks, paths, plan.agent)
+        if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
+            subset, problem = subset_of_original(tasks, RolloutPaths(plan.output), plan.agent)
             tasks = subset or tasks
         directory = await stack.client.book.refresh()
         _check_inputs(RolloutPaths(plan.output), tasks.files)
         _check_agents(tasks.agents, directory)
         reached = reachable(tasks.agents, directory.references)
         if plan.limits.parallel is None:
-            plan = plan.with_most_parallel(most_parallel(directory, reached))
+            plan = plan.with_most_parallel(most_parallel(directory, reached, shard))
         else:
             check_open_files(directory, reached, plan.limits.parallel)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
@@ -193,6 +196,15 @@ class OpenCollection:
     def refused(self) -> int:
         return len(self.store.permanently_failed)
 
+    @property
+    def missing(self) -> int:
+        """Number of rollouts that are neither stored nor finally failed, of the tasks that were given."""
+        done, failed, tasks = self.store.done, self.store.permanently_failed, self._tasks
+        if not isinstance(tasks, TaskSubset):
+            return self._expected.count - len(done) - len(failed)
+        keys = ((task, repeat) for task in tasks.selected for repeat in range(self._plan.repeats))
+        return sum(key in self._expected and key not in done and key not in failed for key in keys)
+
     async def run(
         self,
         watch: Watch = Collector.run,
@@ -218,26 +230,65 @@ class OpenCollection:
                 on_rollout=on_rollout,
                 read_load=await self._load_reader() if plan.limits.parallel is None else None,
             )
-
-            def on_bottleneck(name: str, sentence: str) -> None:
-                if name not in self.bottlenecks:
-                    print_line(f"note: {sentence}")
-                self.bottlenecks[name] = sentence
-
-            async with reporting(
-                self._stack.registry, self.paths.output, collector, self.store.code, on_bottleneck=on_bottleneck
-            ):
+            async with self._reporting(collector, print_line):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head
         finally:
             if materialized:
                 materialized.close()
         self.stopped_because = collector.stopped_because
-        if plan.shard is not None and len(self.store.done) + self.refused == self.progress.expected:
+        if plan.shard is not None and plan.merges and len(self.store.done) + self.refused == self.progress.expected:
             await self._merge_if_last(print_line)
         if self.merged is not None:
             state = "complete" if self.merged.progress.measured == self.merged.progress.expected else "incomplete"
         return state
+
+    async def run_collectors(
+        self,
+        count: int,
+        start: StartCollector,
+        watch: Callable[[Collectors], Awaitable[State]] = Collectors.run,
+        *,
+        print_line: Callable[[str], None] = lambda text: None,
+    ) -> State:
+        """Collect the missing rollouts with several processes, each its shard, which `start` starts; merge the files.
+
+        The result is that of `run`. `watch` runs the collectors.
+        """
+        plan, store, progress = self._plan, self.store, self.progress
+        store.close()  # `merge` opens the files again
+        collectors = Collectors(
+            plan.output,
+            count,
+            start,
+            progress.status("running"),
+            plan.limits.max_failure_rate,
+            print_line=print_line,
+            write_status=store.write_status,
+        )
+        async with self._reporting(collectors, print_line):
+            state = await watch(collectors)
+            merged = await asyncio.to_thread(merge, plan.output, only_idle=True)
+            progress.take_over(merged.progress, collectors.status)
+            self.merged = replace(merged, progress=progress)
+            self.stopped_because = collectors.stopped_because
+            if not self.stopped_because and progress.measured == progress.expected:
+                state = "complete"
+            collectors.status = progress.status(state, self.stopped_because)
+            store.write_status(collectors.status)
+        return state
+
+    def _reporting(
+        self, collector: Collector | Collectors, print_line: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[None]:
+        def on_bottleneck(name: str, sentence: str) -> None:
+            if name not in self.bottlenecks and self._plan.merges:  # else the process that started this one prints it
+                print_line(f"note: {sentence}")
+            self.bottlenecks[name] = sentence
+
+        return reporting(
+            self._stack.registry, self.paths.output, collector, self.store.code, on_bottleneck=on_bottleneck
+        )
 
     async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
         """Return how to read the load of the model servers, or None if none of them reports it."""
@@ -280,7 +331,7 @@ class OpenCollection:
 async def reporting(
     registry_client: Registry,
     output: Path,
-    collector: Collector,
+    collector: Collector | Collectors,
     code: Mapping[str, ServerCode],
     *,
     on_bottleneck: Callable[[str, str], None],
@@ -318,7 +369,7 @@ async def reporting(
             await asyncio.sleep(STATUS_EVERY_S)
             await report_collection()
             await check_servers()
-            if (share := cpu.sample()) >= BUSY:
+            if isinstance(collector, Collector) and (share := cpu.sample()) >= BUSY:
                 on_bottleneck("", f"this command uses {share:.0%} of a core and limits the speed: {SHARE_HINT}")
 
     await report_collection()
@@ -434,11 +485,15 @@ def check_open_files(directory: Directory, reached: set[str], parallel: int) -> 
             )
 
 
-def most_parallel(directory: Directory, reached: set[str]) -> int:
-    """Return the largest number of episodes whose files neither this process nor a server is too short of."""
+def most_parallel(directory: Directory, reached: set[str], shard: Shard | None = None) -> int:
+    """Return the largest number of episodes whose files neither this process nor a server is too short of.
+
+    Each shard gets an equal part of what the servers allow.
+    """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
     for _, limit, each, processes in _open_files(directory, reached):
-        most = min(most, (limit - OTHER_FILES) // each * processes)
+        allowed = (limit - OTHER_FILES) // each * processes
+        most = min(most, allowed // (shard.count if shard else 1))
     return max(most, 1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -314,15 +314,11 @@ class Collector:
 
     def _check_failure_rate(self, rollout: Rollout, failure: Failure) -> None:
         """Stop the collection if too many rollouts failed or the agent is unreachable."""
-        ended = self._progress.collected + self._progress.newly_failed
+        failed, collected = self._progress.newly_failed, self._progress.collected
         if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
             self._stop(f"{rollout.agent} can no longer be reached: {failure.problem.detail}")
-        elif ended >= MIN_ENDED_FOR_RATE and self._progress.newly_failed > self._limits.max_failure_rate * ended:
-            most_common = self._progress.kinds.most_common(1)[0][0]
-            self._stop(
-                f"{self._progress.newly_failed} of {ended} rollouts failed, more than max_failure_rate="
-                f"{self._limits.max_failure_rate:g}; most frequent kind: {most_common}"
-            )
+        elif why := too_many_failures(failed, collected, self._progress.kinds, self._limits.max_failure_rate):
+            self._stop(why)
 
     def _stop(self, why: str) -> None:
         self.stopped_because = self.stopped_because or why
@@ -351,6 +347,18 @@ class Collector:
                 self.cancel()
                 return
             await asyncio.sleep(STATUS_EVERY_S)
+
+
+def too_many_failures(failed: int, collected: int, kinds: Counter[str], max_rate: float) -> str:
+    """Return why a collection stops of which `failed` rollouts were abandoned; empty if it continues."""
+    ended = failed + collected
+    if ended < MIN_ENDED_FOR_RATE or failed <= max_rate * ended:
+        return ""
+    most_common = kinds.most_common(1)[0][0]
+    return (
+        f"{failed} of {ended} rollouts failed, more than max_failure_rate={max_rate:g}; most frequent kind: "
+        f"{most_common}"
+    )
 
 
 def _renamed_note(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class FoundConcurrency:
 
     limit: int
     why: str
-    """Why it is not higher."""
+    """Why it is not higher, or that several collectors have found it."""
 
 
 class CollectionProgress:
@@ -91,6 +91,15 @@ class CollectionProgress:
         self.kinds[kind] += 1
         self.failed += permanent
 
+    def take_over(self, rows: CollectionProgress, status: CollectionStatus) -> None:
+        """Take the stored rollouts from `rows` and the failures from `status`, if other processes have counted them."""
+        self.measured, self.masked, self.scores = rows.measured, rows.masked, rows.scores
+        self.token_turns, self.token_breaks = rows.token_turns, rows.token_breaks
+        self.failed, self.failed_attempts = status.failed, status.failed_attempts
+        self.kinds = Counter(status.failures)
+        if status.concurrency is not None:
+            self.concurrency = FoundConcurrency(status.concurrency, "the sum over the collectors")
+
     @property
     def successes(self) -> int | None:
         """Number of solved rollouts, or None unless every dataset reports success."""
@@ -117,11 +126,6 @@ class CollectionProgress:
     @property
     def newly_failed(self) -> int:
         return self.failed - self._failed_before
-
-    @property
-    def drift(self) -> float | None:
-        """Share of recorded turns with a prefix mismatch; None if no tokens are recorded."""
-        return self.token_breaks / self.token_turns if self.token_turns else None
 
     @property
     def elapsed_s(self) -> float:
@@ -169,6 +173,63 @@ class CollectionProgress:
             pid=os.getpid(),
             note=note,
         )
+
+
+def summed(before: CollectionStatus, shards: Sequence[CollectionStatus]) -> CollectionStatus:
+    """Return the status of a collection whose shards have these. `before`: its status at its start.
+
+    There are no standard errors: repeats of one task are in several shards.
+    """
+    measured, failed = sum(each.measured for each in shards), sum(each.failed for each in shards)
+    now = time.time()
+    elapsed_s, collected = max(now - before.started, 1e-9), measured - before.measured
+    found = [each for each in shards if each.measured]
+    parts: dict[str, list[DatasetStatus]] = {}
+    for name, part in (one for each in found for one in each.datasets.items()):
+        parts.setdefault(name, []).append(part)
+    return before.model_copy(
+        update={
+            "measured": measured,
+            "failed": failed,
+            "tasks": max(each.tasks for each in shards),
+            "successes": _sum(found),
+            "success_stderr": None,
+            "mean_reward": _mean(found),
+            "reward_stderr": None,
+            "datasets": {name: _summed_dataset(parts[name]) for name in sorted(parts)},
+            "failed_attempts": sum(each.failed_attempts for each in shards),
+            "in_flight": sum(each.in_flight for each in shards),
+            "concurrency": sum(each.concurrency or 0 for each in shards) or None,
+            "oldest_s": max(each.oldest_s for each in shards),
+            "token_turns": sum(each.token_turns for each in shards),
+            "token_breaks": sum(each.token_breaks for each in shards),
+            "rollouts_per_s": round(collected / elapsed_s, 3),
+            "eta_s": round((before.expected - measured - failed) * elapsed_s / collected, 1) if collected > 0 else None,
+            "failures": dict(sum((Counter(each.failures) for each in shards), Counter[str]())),
+            "updated": now,
+        }
+    )
+
+
+def _summed_dataset(parts: Sequence[DatasetStatus]) -> DatasetStatus:
+    return DatasetStatus(
+        measured=sum(part.measured for part in parts),
+        tasks=max(part.tasks for part in parts),
+        successes=_sum(parts),
+        success_stderr=None,
+        mean_reward=_mean(parts) or 0.0,
+        reward_stderr=None,
+    )
+
+
+def _sum(parts: Sequence[CollectionStatus | DatasetStatus]) -> int | None:
+    counts = [part.successes for part in parts if part.successes is not None]
+    return sum(counts) if parts and len(counts) == len(parts) else None
+
+
+def _mean(parts: Sequence[CollectionStatus | DatasetStatus]) -> float | None:
+    sums = [part.mean_reward * part.measured for part in parts if part.mean_reward is not None]
+    return sum(sums) / sum(part.measured for part in parts) if parts and len(sums) == len(parts) else None
 
 
 def _dataset(part: Scores, reward: ClusteredMean, success: ClusteredMean | None) -> DatasetStatus:

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.locked_files import open_private
 from rollyard.records.optional import require
+from rollyard.records.process_group import guarded
 from rollyard.records.run_types import Launch
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.http.access import is_loopback
@@ -58,11 +59,14 @@ _HINT = "Start one with `ray start --head --port=6379` (other hosts join it with
 
 
 class _RayProcess:
-    def __init__(self, ray: Any, actor: Any, pid: int, log: Path, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, ray: Any, actor: Any, pid: int, write: Callable[[bytes], None], on_end: Callable[[], None]
+    ) -> None:
+        """`write` receives the output."""
         self._ray = ray
         self._actor = actor
         self.pid = pid
-        self._follow_task = asyncio.create_task(self._follow(log))
+        self._follow_task = asyncio.create_task(self._follow(write))
         self._follow_task.add_done_callback(lambda _: on_end())
 
     async def wait(self) -> int:
@@ -74,11 +78,16 @@ class _RayProcess:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone, not to those that it has started."""
+        if not self._follow_task.done():
+            self._actor.send_to_leader.remote(int(number))
+
     def _signal(self, number: signal.Signals) -> None:
         if not self._follow_task.done():
             self._actor.send.remote(int(number))
 
-    async def _follow(self, log: Path) -> int:
+    async def _follow(self, write: Callable[[bytes], None]) -> int:
         offset = 0
         responded = time.monotonic()
         try:
@@ -90,14 +99,14 @@ class _RayProcess:
                     await asyncio.sleep(min(1.0, max(left_s, 0.0)))
                     continue
                 responded = time.monotonic()
-                _append(log, text)
+                write(text)
                 offset += len(text)
                 if status is not None:
                     return int(status)
         except TimeoutError:
-            _append(log, f"its Ray actor has not responded for {SILENCE_S:g} s\n".encode())
+            write(f"its Ray actor has not responded for {SILENCE_S:g} s\n".encode())
         except self._ray.exceptions.RayError as error:
-            _append(log, f"its Ray actor has died: {_first_line(error)}\n".encode())
+            write(f"its Ray actor has died: {_first_line(error)}\n".encode())
         finally:
             # In a thread, because `ray.kill` blocks while the cluster's head is unreachable.
             threading.Thread(target=self._end_actor, daemon=True).start()
@@ -150,7 +159,26 @@ class RayLauncher:
                 why = _first_line(error) or f"no response from the cluster for {limit_s:g} s"
                 raise ConnectionError(f"Ray did not start {launch.instance}: {why}") from error
             raise
-        return _RayProcess(self._ray, actor, pid, log, partial(self._placed.remove, placement))
+        return _RayProcess(self._ray, actor, pid, partial(_append, log), partial(self._placed.remove, placement))
+
+    async def run(
+        self, name: str, command: Sequence[str], environ: Mapping[str, str], write: Callable[[bytes], None]
+    ) -> _RayProcess:
+        """Run a command on the host with the fewest of this name. Raises RunError if Ray does not start it."""
+        placement: tuple[str, str] | None = None
+        try:
+            placement = self._least_loaded(await self._reachable(await self._candidates()), name), name
+            self._placed.append(placement)
+            kind = self._ray.remote(num_cpus=0, max_restarts=0)(ray_actor.ProgramHost)
+            actor = kind.options(resources={f"node:{placement[0]}": 0.001}).remote()
+            # The guard ends everything that the command has started, also if the actor is killed.
+            starting = actor.run.remote(guarded(command), str(Path.cwd()), dict(environ), None)
+            pid = await self._wait_for_pid(starting, placement[0], START_S)
+        except (self._ray.exceptions.RayError, ConnectionError, TimeoutError) as error:
+            if placement is not None:
+                self._placed.remove(placement)
+            raise RunError(f"Ray did not start {name}: {_first_line(error) or 'no response'}") from error
+        return _RayProcess(self._ray, actor, pid, write, partial(self._placed.remove, placement))
 
     def _start(self, actor: Any, launch: Launch, isolated: bool) -> Any:
         if self.on_network and is_loopback(str(launch.settings.get("host", "127.0.0.1"))):

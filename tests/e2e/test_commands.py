@@ -48,11 +48,18 @@ def test_a_collection_measures_every_rollout_and_writes_its_materialized_inputs(
         assert len(read_rows(here / f"out/{name}.jsonl")) == count
 
 
-def test_the_concurrency_that_a_collection_has_found_is_shown(here: Path, ng: Command) -> None:
-    files = ("--input", "in.jsonl", "--output", "out/found.jsonl")
-    done = ng("ng_collect_rollouts", *files, "--agent", AGENT, "--concurrency", "auto")
+@pytest.mark.parametrize(
+    ("collectors", "found"),
+    [(1, "16 was found (the rollouts are too few to measure more)"), (2, "32 was found (the sum over the collectors)")],
+)
+def test_the_concurrency_that_a_collection_has_found_is_shown(
+    here: Path, ng: Command, collectors: int, found: str
+) -> None:
+    files = ("--input", "in.jsonl", "--output", f"out/found{collectors}.jsonl")
+    options = ("--concurrency", "auto", "--num-collectors", collectors)
+    done = ng("ng_collect_rollouts", *files, "--agent", AGENT, *map(str, options))
     assert done.status == 0, done.err
-    assert "concurrency   16 was found (the rollouts are too few to measure more)" in done.out
+    assert f"concurrency   {found}" in done.out
 
 
 def test_a_run_with_a_token_accepts_only_commands_that_know_it(

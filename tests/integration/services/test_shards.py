@@ -17,9 +17,12 @@ from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
 from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Shard
+from rollyard.services.datasets.mixture import TaskFile
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.shards import shard_files
 from rollyard.services.rollouts.store import JsonLines
 from rollyard.services.runtime.running_stack import RunningStack
+from tests.support.rollout_files import write
 from tests.support.stacks import keys_of, read_rows, reproducible_part
 
 CONFIG: dict[str, Any] = {
@@ -178,6 +181,26 @@ async def test_failed_attempts_are_those_of_each_job_and_its_rollouts_are_tried_
         await collect(stack, out, f"{number}/2")
     assert keys_of(read_rows(out)) == EVERY
     assert len(read_rows(RolloutPaths(out).failures)) == 2 * len(EVERY)
+
+
+async def test_the_plan_counts_neither_refused_nor_masked_rollouts_nor_tasks_that_were_not_given(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    out, rows = tmp_path / "out.jsonl", [*ROWS[:3], IMPOSSIBLE]
+    given = [write(tmp_path / f"{count}.jsonl", rows[:count]) for count in (4, 1)]
+    await collect(stack, out, rows=given[0], max_failure_rate=1.0)
+    lines = [row for row in read_rows(out) if row["_ng_rollout_index"] != 1]
+    write(out, [{**lines[0], "mask_sample": True}, *lines[1:]])
+    missing = [(0, 1), (1, 1), (2, 1)]
+    for path, shard, expected in (
+        (given[0], None, 3),
+        (given[1], None, 1),
+        *((given[0], Shard(number, 2), sum(key in Shard(number, 2) for key in missing)) for number in (1, 2)),
+        *((given[1], Shard(number, 2), int(missing[0] in Shard(number, 2))) for number in (1, 2)),
+    ):
+        plan = CollectionPlan(out, "player", REPEATS, seeded=True, shard=shard)
+        async with OpenCollection.opened(plan, TaskFile(path, agent="player", limit=None), stack.access.clients) as one:
+            assert one.missing == expected
 
 
 async def test_a_job_always_continues_the_output(stack: RunningStack, tmp_path: Path) -> None:

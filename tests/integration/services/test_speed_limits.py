@@ -36,15 +36,18 @@ class BusyHead:
         await self._registry.report_collection(collection)
 
 
-async def test_a_busy_server_that_the_rows_reach_is_reported_once_and_kept_for_the_summary(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_command", [True, False])
+async def test_a_busy_server_that_the_rows_reach_is_reported_once_by_the_command_and_kept_for_the_summary(
+    tmp_path: Path, is_command: bool
+) -> None:
     lines: list[str] = []
     async with colocated(load_config(), tmp_path) as stack:
         clients = StackClients(stack.client, BusyHead(stack.registry_client()))
-        plan = CollectionPlan(tmp_path / "out.jsonl", AGENT)
+        plan = CollectionPlan(tmp_path / "out.jsonl", AGENT, merges=is_command)
         async with OpenCollection.opened(plan, TaskFile(EXAMPLES, agent=AGENT, limit=None), clients) as collection:
             await collection.run(print_line=lines.append)
     assert collection.bottlenecks == {"policy_model": BUSY}
-    assert lines.count(f"note: {BUSY}") == 1 and not any("other limits" in line for line in lines)
+    assert lines.count(f"note: {BUSY}") == is_command and not any("other limits" in line for line in lines)
 
 
 async def test_every_process_tells_the_head_how_many_files_it_may_open(tmp_path: Path) -> None:

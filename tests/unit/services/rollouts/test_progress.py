@@ -13,7 +13,7 @@ from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.cli.console import numbers
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.types import Json
-from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency, summed
 from tests.unit.services.clock import Clock
 
 
@@ -91,12 +91,12 @@ def test_a_success_rate_of_0_has_a_bound_from_the_number_of_tasks() -> None:
 def test_progress_line_and_status_show_the_clustered_error_or_else_a_bound() -> None:
     mixed = progress_of(rollout(task, float(task % 2), success=task % 2 == 1) for task in range(8) for _ in range(50))
     # Eight tasks, four always solved: the error of 400 independent rollouts would be 2.5 %.
-    assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed)
+    assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed.status("running"))
     status = mixed.status("running")
     assert status.reward_stderr == status.success_stderr == pytest.approx(0.5 / 7**0.5)
     assert status.tasks == 8
     failed = progress_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(50))
-    assert "success 0.0% (at most 9.5%)" in numbers(failed)
+    assert "success 0.0% (at most 9.5%)" in numbers(failed.status("running"))
 
 
 def test_numbers_over_many_tasks_may_lag_by_1_in_256_rollouts_until_the_end() -> None:
@@ -190,3 +190,32 @@ def test_the_status_counts_measured_expected_and_failed_rollouts() -> None:
     status = progress.status("incomplete", "because")
     assert (status.measured, status.expected, status.failed, status.failures) == (1, 3, 1, {"timeout": 1})
     assert (status.state, status.note, status.successes, status.reward_stderr) == ("incomplete", "because", 1, None)
+
+
+def test_the_statuses_of_shards_sum_to_that_of_the_whole_without_standard_errors() -> None:
+    rows = [
+        rollout(
+            task, float(task % 3 == 0), success=task % 3 == 0, dataset_name=f"set {task % 2}", _ng_rollout_index=one
+        )
+        for task in range(40)
+        for one in range(5)
+    ]
+    parts = [CollectionProgress(100), CollectionProgress(50), CollectionProgress(100)]
+    whole, before = CollectionProgress(250), CollectionProgress(250).status("running")
+    for number, row in enumerate(rows):
+        parts[0 if number % 2 else 2].count(row)
+        whole.count(row)
+    whole.concurrency = FoundConcurrency(24, "")
+    parts[0].concurrency, parts[2].concurrency = FoundConcurrency(16, ""), FoundConcurrency(8, "")
+    for progress in (whole, parts[1]):
+        progress.count_failure("timeout", permanent=False)
+        progress.count_failure("timeout", permanent=True)
+        progress.begin((41, 0))
+    found, expected = summed(before, [part.status("running") for part in parts]), whole.status("running", "x")
+    errors = {"success_stderr": None, "reward_stderr": None}
+    datasets = {name: part.model_copy(update=errors) for name, part in expected.datasets.items()}
+    varying = {"rollouts_per_s", "eta_s", "started", "updated", "note", "oldest_s", "mean_reward"}
+    assert found.model_dump(exclude=varying) == expected.model_copy(update={**errors, "datasets": datasets}).model_dump(
+        exclude=varying
+    )
+    assert found.mean_reward == pytest.approx(expected.mean_reward)

@@ -11,8 +11,14 @@ import pytest
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rollout_file import RolloutPaths
+from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import Directory
-from rollyard.services.rollouts.collection import CollectionPlan, check_file_limit, check_open_files
+from rollyard.services.rollouts.collection import (
+    CollectionPlan,
+    check_file_limit,
+    check_open_files,
+    most_parallel,
+)
 from rollyard.services.rollouts.store import RolloutStore
 from tests.support.waiting import deadline_s
 
@@ -60,6 +66,20 @@ def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["link.jsonl"] * link.exists()
 
 
+REACHED = {"agent", "model", "environment"}
+
+
+def with_open_files(limits: dict[str, int], agents: int) -> Directory:
+    return Directory(
+        run_id="r1",
+        servers={"agent": ["http://a"] * agents, "model": ["http://m"], "environment": ["http://e"]},
+        families={"agent": "agents", "model": "responses_api_models", "environment": "resources_servers"},
+        settings={},
+        references={"agent": ["model", "environment"]},
+        open_files=limits,
+    )
+
+
 @pytest.mark.parametrize(
     ("limits", "agents", "parallel", "short"),
     [
@@ -75,17 +95,18 @@ def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
 def test_episodes_that_do_not_fit_into_the_open_files_of_a_server_are_refused_with_its_name(
     limits: dict[str, int], agents: int, parallel: int, short: str
 ) -> None:
-    directory = Directory(
-        run_id="r1",
-        servers={"agent": ["http://a"] * agents, "model": ["http://m"], "environment": ["http://e"]},
-        families={"agent": "agents", "model": "responses_api_models", "environment": "resources_servers"},
-        settings={},
-        references={"agent": ["model", "environment"]},
-        open_files=limits,
-    )
     expected = pytest.raises(OperatorError, match=rf"^{short} may open .* set replicas: \d") if short else nullcontext()
     with expected:
-        check_open_files(directory, {"agent", "model", "environment"}, parallel)
+        check_open_files(with_open_files(limits, agents), REACHED, parallel)
+
+
+def test_the_most_episodes_that_fit_are_divided_among_the_shards() -> None:
+    directory = with_open_files({"agent": 440, "model": 4096}, agents=2)
+    most = most_parallel(directory, REACHED)
+    assert [most_parallel(directory, REACHED, Shard(number, 4)) for number in (1, 4)] == [most // 4] * 2
+    check_open_files(directory, REACHED, most)
+    with pytest.raises(OperatorError, match=r"^agent may open 440 files"):
+        check_open_files(directory, REACHED, most + 1)
 
 
 def test_the_collector_needs_one_open_file_per_episode() -> None:
