@@ -30,6 +30,8 @@ MODEL_ONLY = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 """For tests in which one server is enough, because each is an actor that imports Ray."""
 HEALTH_CHECKS = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "1000"}
 """Ray misses a lost machine after 5 failed checks; by default, one is made every 3 s, and the first after 5 s."""
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+"""Otherwise, clusters would require the token of this user, if there is one. Any local `ray.init()` writes one."""
 
 
 @contextlib.contextmanager
@@ -80,7 +82,7 @@ class Node:
         command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats", "--min-worker-port=0"]
         command += ["--max-worker-port=0", "--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
         command += ["--include-log-monitor=false"]
-        environ = {**os.environ, **HEALTH_CHECKS, **({"HOME": str(home)} if home else {})}
+        environ = {**os.environ, **HEALTH_CHECKS, **({"HOME": str(home)} if home else NO_TOKEN)}
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
         try:
@@ -120,7 +122,7 @@ class Run:
         self.folder = folder
         self.prefix = list(prefix)
         self.environ = {name: value for name, value in os.environ.items() if name != "ROLLYARD_TOKEN"}
-        self.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), **(environ or {})}
+        self.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), **(NO_TOKEN if environ is None else environ)}
         self._output = folder / "ng_run.out"
         command = [f"+config_paths=[{config}]", f"+ray_head_node_address={address}", "+head_port=0"]
         with self._output.open("wb") as file:
