@@ -58,18 +58,21 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def head(cls, folder: Path, ip: str, prefix: Sequence[str] = (), home: Path | None = None) -> Iterator[Node]:
+    def head(
+        cls, folder: Path, ip: str, prefix: Sequence[str] = (), *more: str, home: Path | None = None
+    ) -> Iterator[Node]:
         """Start the first node of a new cluster. `home`: the user's home folder, where Ray looks for a token."""
         port = free_port()
         # Without the processes that scale a cluster and that collect logs, which no test uses.
         options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor"]
+        options += more
         with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options, home) as node:
             yield node
 
     @classmethod
     @contextlib.contextmanager
-    def member(cls, folder: Path, head: Node, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
-        options = [f"--address={head.address}"]
+    def member(cls, folder: Path, head: Node, ip: str, prefix: Sequence[str] = (), *more: str) -> Iterator[Node]:
+        options = [f"--address={head.address}", *more]
         with cls._started(folder / f"{ip}.out", head.address, ip, [*prefix], options) as node:
             yield node
 
@@ -146,13 +149,16 @@ class Run:
     def output(self) -> str:
         return self._output.read_text()
 
-    def until_ready(self) -> Run:
+    def until_printed(self, text: str) -> None:
 
-        def ready() -> bool:
+        def printed() -> bool:
             assert self.process.poll() is None, self.output
-            return "servers ready!" in self.output
+            return text in self.output
 
-        eventually("all servers ready", ready)
+        eventually(text, printed)
+
+    def until_ready(self) -> Run:
+        self.until_printed("servers ready!")
         self.instances()
         return self
 
