@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from tests.support.processes import alive
-from tests.support.stacks import AGENT, EXAMPLES
+from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
 from tests.support.waiting import deadline_s, eventually
 
 BIN = Path(sys.executable).parent
@@ -176,11 +176,28 @@ class Run:
             check=False,
         )
 
-    def collect(self, output: Path) -> None:
+    @contextlib.contextmanager
+    def collecting(self, output: Path, num_repeats: int) -> Iterator[None]:
+        """Collect the example rows meanwhile. After the block, waits for the end, which must be a complete output."""
         given = (f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", f"+output_jsonl_fpath={output}")
-        more = ("+num_repeats=2", "+responses_create_params.temperature=0.8")
-        done = self.command("ng_collect_rollouts", *given, *more)
-        assert done.returncode == 0, done.stderr
+        more = (f"+num_repeats={num_repeats}", "+responses_create_params.temperature=0.8")
+        command = [*self.prefix, str(BIN / "ng_collect_rollouts"), *given, *more]
+        log = output.with_suffix(".log")
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environ, stdout=file, stderr=file, start_new_session=True
+            )
+        try:
+            eventually(
+                "the first rollout", lambda: process.poll() is not None or (output.is_file() and read_rows(output))
+            )
+            yield
+            assert process.wait(deadline_s()) == 0, log.read_text()[-4000:]
+        finally:
+            end_group(process)
+        tasks = len(read_rows(EXAMPLES))
+        expected = [(task, repeat) for task in range(tasks) for repeat in range(num_repeats)]
+        assert sorted(keys_of(read_rows(output))) == expected
 
     def instances(self) -> list[dict[str, Any]]:
         """The instances that ng_status lists; empty if it fails."""
