@@ -55,8 +55,9 @@ START_S = 45.0
 """A start takes about a second. Ray ends ng_run 60 s after losing the cluster; the cause must come earlier."""
 BUILD_S = 900.0
 """Start timeout if the node may first have to build the Python environment that the server's folder requires."""
-SILENCE_S = 30.0
-"""An actor that is silent for so long is dead. Ray's ActorUnavailableError may pass: a cut network returns."""
+SILENCE_S = 300.0
+"""An actor that is silent for so long hangs. Ray decides whether a host is lost: a cut network may return, and after a
+cut of 30 s, Ray's own connections take as long again to recover."""
 REPORT_FIRST_S = 2.0
 """A cluster that has room places a server within a fraction of a second."""
 REACH_S = 2.0
@@ -95,7 +96,7 @@ class _RayProcess:
                 left_s = responded + SILENCE_S - time.monotonic()
                 try:
                     text, status = await asyncio.wait_for(self._actor.follow.remote(offset, CHUNK), left_s)
-                except self._ray.exceptions.ActorUnavailableError:
+                except self._ray.exceptions.ActorUnavailableError:  # it may pass
                     await asyncio.sleep(min(1.0, max(left_s, 0.0)))
                     continue
                 responded = time.monotonic()
@@ -106,7 +107,9 @@ class _RayProcess:
         except TimeoutError:
             _append(log, f"its Ray actor has not responded for {SILENCE_S:g} s\n".encode())
         except self._ray.exceptions.RayError as error:
-            _append(log, f"its Ray actor has died: {_first_line(error)}\n".encode())
+            lines = str(error).splitlines()
+            why = next((line.strip() for line in lines if "because" in line), _first_line(error))
+            _append(log, f"its Ray actor has died: {why}\n".encode())
         finally:
             # In a thread, because `ray.kill` blocks while the cluster's head is unreachable.
             threading.Thread(target=self._end_actor, daemon=True).start()

@@ -59,14 +59,14 @@ class Node:
     @classmethod
     @contextlib.contextmanager
     def head(
-        cls, folder: Path, ip: str, prefix: Sequence[str] = (), *more: str, home: Path | None = None
+        cls, folder: Path, ip: str, prefix: Sequence[str] = (), *more: str, environ: Mapping[str, str] | None = None
     ) -> Iterator[Node]:
-        """Start the first node of a new cluster. `home`: the user's home folder, where Ray looks for a token."""
+        """Start the first node of a new cluster. `environ`: variables instead of those of a usual test."""
         port = free_port()
         # Without the processes that scale a cluster and that collect logs, which no test uses.
         options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor"]
         options += more
-        with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options, home) as node:
+        with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options, environ) as node:
             yield node
 
     @classmethod
@@ -79,13 +79,19 @@ class Node:
     @classmethod
     @contextlib.contextmanager
     def _started(
-        cls, output: Path, address: str, ip: str, prefix: list[str], options: list[str], home: Path | None = None
+        cls,
+        output: Path,
+        address: str,
+        ip: str,
+        prefix: list[str],
+        options: list[str],
+        environ: Mapping[str, str] | None = None,
     ) -> Iterator[Node]:
         command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
         command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats", "--min-worker-port=0"]
         command += ["--max-worker-port=0", "--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
         command += ["--include-log-monitor=false"]
-        environ = {**os.environ, **HEALTH_CHECKS, **({"HOME": str(home)} if home else NO_TOKEN)}
+        environ = {**os.environ, **({**HEALTH_CHECKS, **NO_TOKEN} if environ is None else environ)}
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
         try:

@@ -40,11 +40,10 @@ def test_a_cluster_that_requires_the_users_token_gets_it(tmp_path: Path) -> None
     token = tmp_path / "home" / ".ray" / "auth_token"
     token.parent.mkdir(parents=True)
     token.write_text("0123456789abcdef0123456789abcdef")
-    home = tmp_path / "home"
-    environ = {"HOME": str(home)}
+    environ = {"HOME": str(tmp_path / "home")}
     with (
         short_folder() as folder,
-        Node.head(folder, "127.0.0.1", home=home) as node,
+        Node.head(folder, "127.0.0.1", environ=environ) as node,
         Run(tmp_path, node.address, config=MODEL_ONLY, environ=environ) as run,
     ):
         run.until_ready()

@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.external.ray.clusters import Node, Run, short_folder
+from tests.external.ray.clusters import NO_TOKEN, Node, Run, end_group, short_folder
 from tests.support.machines import CAN_SIMULATE, Machines, simulated_machines
 from tests.support.stacks import read_rows
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 pytestmark = pytest.mark.skipif(not CAN_SIMULATE, reason="making network namespaces needs root and iproute2")
 
@@ -51,7 +52,7 @@ def test_servers_of_a_machine_that_is_cut_off_for_a_moment_are_kept_and_of_one_t
         before = {instance["pid"] for instance in run.instances()}
         with run.collecting(tmp_path / "rollouts.jsonl", num_repeats=EPISODES):
             with machines.cut(second_address):
-                time.sleep(15)  # Ray reports actors as unavailable within seconds, and Rollyard gives up after 30 s
+                time.sleep(15)  # shorter than what makes Ray count the machine as lost
             eventually("all servers ready", lambda: all_ready_on(run, {first_address, second_address}))
         assert {instance["pid"] for instance in run.instances()} == before
         with machines.cut(second_address):
@@ -93,3 +94,51 @@ def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(machines: Ma
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 0
         assert run.left() == []
+
+
+TRAINER = """
+import os, sys
+from pathlib import Path
+from rollyard.training.ray_trainer import run_on_ray
+
+address, folder, program = sys.argv[1:]
+status = run_on_ray(
+    address, [sys.executable, "-c", program], 1, Path(folder), os.environ,
+    write=lambda text: print(text.decode(), end="", flush=True), print_line=print,
+)
+raise SystemExit(status)
+"""
+PROGRAM = """
+import pathlib, time
+print("trains", flush=True)
+while not pathlib.Path("end").exists():
+    time.sleep(0.1)
+print("trained", flush=True)
+"""
+PATIENT = {"RAY_health_check_failure_threshold": "20"}
+"""Variables of a head that counts no machine as lost in the time of a test."""
+
+
+def test_a_trainer_that_is_cut_off_goes_on_while_ray_does_not_count_its_machine_as_lost(
+    machines: Machines, tmp_path: Path
+) -> None:
+    (first_address, on_first), (second_address, on_second) = machines.prefixes.items()
+    output = tmp_path / "trainer.out"
+    with (
+        short_folder() as folder,
+        Node.head(folder, first_address, on_first, environ={**NO_TOKEN, **PATIENT}) as head,
+        Node.member(folder, head, second_address, on_second, "--num-gpus=1"),
+        output.open("wb") as file,
+    ):
+        command = [*on_first, sys.executable, "-c", TRAINER, head.address, str(tmp_path), PROGRAM]
+        environ = {**os.environ, **NO_TOKEN}
+        process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
+        try:
+            eventually("the trainer's first line", lambda: "trains" in output.read_text())
+            with machines.cut(second_address):
+                time.sleep(30)  # calls to the actor fail from about 20 s on
+            (tmp_path / "end").touch()
+            assert process.wait(deadline_s()) == 0, output.read_text()
+        finally:
+            end_group(process)
+    assert output.read_text().splitlines() == ["trains", "trained"]
