@@ -143,23 +143,25 @@ class _Reservation:
     def wait_reason(self, ray: Any) -> str:
         """Return what the replicas need and what the cluster has, as a clause."""
         times = f"{self.replicas} x " if self.replicas > 1 else ""
-        needed = ", ".join(f"{_amount(name, amount)} {_UNITS.get(name, name)}" for name, amount in self.bundle.items())
+        needed = ", ".join(f"{_amount(name, amount)} {_unit(name)}" for name, amount in self.bundle.items())
         hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         free, total = ray.available_resources(), ray.cluster_resources()
         found = ", ".join(
-            f"{_amount(name, free.get(name, 0.0))} of {_amount(name, total.get(name, 0.0))} {_UNITS.get(name, name)}"
+            f"{_amount(name, free.get(name, 0.0))} of {_amount(name, total.get(name, 0.0))} {_unit(name)}"
             for name in self.bundle
         )
         too_small = all(any(host.get(name, 0.0) < amount for name, amount in self.bundle.items()) for host in hosts)
         largest = " (no host has that much)" if too_small else ""
-        return f"{times}{needed}{largest}; free on the cluster's {len(hosts)} hosts: {found}"
-
-
-_UNITS = {"CPU": "CPUs", "GPU": "GPUs", "memory": "GiB of memory"}
+        on = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+        return f"{times}{needed}{largest}; free on the cluster's {on}: {found}"
 
 
 def _amount(name: str, amount: float) -> str:
     return f"{amount / 2**30:.3g}" if name == "memory" else f"{amount:g}"
+
+
+def _unit(name: str) -> str:
+    return "GiB of memory" if name == "memory" else name
 
 
 def bundle_of(settings: ServerSettings) -> dict[str, float]:

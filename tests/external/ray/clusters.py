@@ -87,10 +87,10 @@ class Node:
         options: list[str],
         environ: Mapping[str, str] | None = None,
     ) -> Iterator[Node]:
-        command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
+        command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}"]
         command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats", "--min-worker-port=0"]
         command += ["--max-worker-port=0", "--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
-        command += ["--include-log-monitor=false"]
+        command += ["--include-log-monitor=false", *options]
         environ = {**os.environ, **({**HEALTH_CHECKS, **NO_TOKEN} if environ is None else environ)}
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)

@@ -27,7 +27,7 @@ def gpu_cluster() -> Iterator[Node]:
 def test_servers_wait_until_a_host_joins_that_has_what_they_reserve(gpu_cluster: Node, tmp_path: Path) -> None:
     overrides = (f"+{MODEL}.replicas=2", f"+{MODEL}.resources={{num_cpus: 1}}")
     with Run(tmp_path, gpu_cluster.address, *overrides, config=MODEL_ONLY) as run:
-        run.until_printed("waiting for 2 x 1 CPUs; free on the cluster's 1 hosts: 1 of 1 CPUs")
+        run.until_printed("waiting for 2 x 1 CPU; free on the cluster's 1 host: 1 of 1 CPU")
         with short_folder() as folder, Node.member(folder, gpu_cluster, "127.0.0.1"):
             assert len(run.until_ready().instances()) == 2
             run.process.send_signal(signal.SIGINT)
@@ -40,13 +40,13 @@ def test_what_the_cluster_never_has_is_one_line(gpu_cluster: Node, tmp_path: Pat
         assert run.ended() == 1
         line = run.output.splitlines()[-1]
         assert "policy_model: the Ray cluster has not placed it within 5 s" in line
-        assert "8 GPUs, 1 sandbox (no host has that much); free on the cluster's 1 hosts: 4 of 4 GPUs, 0 of 0" in line
+        assert "8 GPU, 1 sandbox (no host has that much); free on the cluster's 1 host: 4 of 4 GPU, 0 of 0" in line
         assert "Traceback" not in run.output
 
 
 def test_ctrl_c_ends_a_run_that_waits_for_resources(gpu_cluster: Node, tmp_path: Path) -> None:
     with Run(tmp_path, gpu_cluster.address, f"+{MODEL}.resources={{num_gpus: 8}}", config=MODEL_ONLY) as run:
-        run.until_printed("waiting for 8 GPUs")
+        run.until_printed("waiting for 8 GPU")
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
         assert "Traceback" not in run.output
