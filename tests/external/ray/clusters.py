@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from tests.support.processes import alive
+from tests.support.processes import alive, processes_with
 from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
 from tests.support.waiting import deadline_s, eventually
 
@@ -32,6 +32,8 @@ HEALTH_CHECKS = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_
 """Ray misses a lost machine after 5 failed checks; by default, one is made every 3 s, and the first after 5 s."""
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 """Otherwise, clusters would require the token of this user, if there is one. Any local `ray.init()` writes one."""
+SCALED = "ROLLYARD_TEST_SCALED"
+"""Variable of the processes of a cluster that scales: the name of its folder."""
 
 
 @contextlib.contextmanager
@@ -68,6 +70,34 @@ class Node:
         options += more
         with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options, environ) as node:
             yield node
+
+    @classmethod
+    @contextlib.contextmanager
+    def scaling_head(cls, folder: Path, worker_cpus: int, max_workers: int) -> Iterator[Node]:
+        """Start the first node of a cluster without CPUs, to which Ray's autoscaler adds nodes on this machine."""
+        address = f"127.0.0.1:{free_port()}"
+        kinds = {
+            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {"resources": {"CPU": worker_cpus}, "node_config": {}, "max_workers": max_workers},
+        }
+        own = {"type": "fake_multinode", "gcs_address": address, "fake_head_node": True, "disable_node_updaters": True}
+        config = {"cluster_name": "fake", "max_workers": max_workers, "idle_timeout_minutes": 5, "provider": own}
+        config |= {"available_node_types": kinds, "head_node_type": "head", "auth": {"ssh_user": "root"}}
+        commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+        config |= {f"{name}_commands": [] for name in commands}
+        config |= {"file_mounts": {}, "cluster_synced_files": [], "rsync_exclude": [], "rsync_filter": []}
+        config |= {"file_mounts_sync_continuously": False, "docker": {}, "upscaling_speed": 9999}
+        (folder / "scaling.json").write_bytes(orjson.dumps(config))
+        options = ["--head", f"--port={address.partition(':')[2]}", f"--temp-dir={folder}", "--num-cpus=0"]
+        options += ["--include-dashboard=false", f"--autoscaling-config={folder / 'scaling.json'}"]
+        environ = {**NO_TOKEN, "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", SCALED: folder.name}
+        try:
+            with cls._started(folder / "head.out", address, "127.0.0.1", [], options, environ) as node:
+                yield node
+        finally:
+            for pid in list(processes_with(SCALED, folder.name)):  # the added nodes, which no command ends
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     @classmethod
     @contextlib.contextmanager

@@ -24,14 +24,17 @@ def gpu_cluster() -> Iterator[Node]:
         yield node
 
 
-def test_servers_wait_until_a_host_joins_that_has_what_they_reserve(gpu_cluster: Node, tmp_path: Path) -> None:
-    overrides = (f"+{MODEL}.replicas=2", f"+{MODEL}.resources={{num_cpus: 1}}")
-    with Run(tmp_path, gpu_cluster.address, *overrides, config=MODEL_ONLY) as run:
-        run.until_printed("waiting for 2 x 1 CPU; free on the cluster's 1 host: 1 of 1 CPU")
-        with short_folder() as folder, Node.member(folder, gpu_cluster, "127.0.0.1"):
-            assert len(run.until_ready().instances()) == 2
-            run.process.send_signal(signal.SIGINT)
-            assert run.ended() == 0
+def test_a_cluster_that_scales_grows_for_what_the_servers_reserve(tmp_path: Path) -> None:
+    overrides = (f"+{MODEL}.replicas=2", f"+{MODEL}.resources={{num_cpus: 1.5}}")
+    with (
+        short_folder() as folder,
+        Node.scaling_head(folder, worker_cpus=2, max_workers=2) as node,
+        Run(tmp_path, node.address, *overrides, config=MODEL_ONLY) as run,
+    ):
+        run.until_printed("waiting for 2 x 1.5 CPU (no host has that much); free on the cluster's 1 host: 0 of 0 CPU")
+        assert len(run.until_ready().instances()) == 2
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() == 0
 
 
 def test_what_the_cluster_never_has_is_one_line(gpu_cluster: Node, tmp_path: Path) -> None:
