@@ -208,19 +208,15 @@ class RayLauncher:
         Raises OperatorError for resources that Ray refuses, and RunError if a server is not placed within its start
         timeout, or else within `timeout_s`.
         """
-        for spec in servers:
-            if bundle := bundle_of(spec.settings):
-                await self._reserve(spec, bundle, spec.settings.start_timeout_s or timeout_s)
-        waiting = {asyncio.ensure_future(one.group.ready()): one for one in self._reservations.values()}
-        stopping = asyncio.create_task(stopped.wait())
         try:
-            await self._wait_for_groups(waiting, stopping, print_line)
-        except self._ray.exceptions.RayError as error:
-            raise RunError(f"the Ray cluster does not place the servers: {_first_line(error)}") from error
-        finally:
-            for task in (*waiting, stopping):
-                task.cancel()
-        self.hosts = await _in_thread(partial(_live_hosts, self._ray), START_S)
+            for spec in servers:
+                if bundle := bundle_of(spec.settings):
+                    await self._reserve(spec, bundle, spec.settings.start_timeout_s or timeout_s)
+            await self._wait_for_groups(print_line, stopped)
+            self.hosts = await _in_thread(partial(_live_hosts, self._ray), START_S)
+        except (self._ray.exceptions.RayError, TimeoutError) as error:
+            why = _first_line(error) or f"no response from the cluster for {START_S:g} s"
+            raise RunError(f"the Ray cluster does not place the servers: {why}") from error
 
     async def _reserve(self, spec: ServerSpec, bundle: Mapping[str, float], limit_s: float) -> None:
         replicas, strategy = spec.settings.replicas, spec.settings.resources.strategy
@@ -231,33 +227,37 @@ class RayLauncher:
             raise OperatorError(f"{spec.name}: Ray does not accept resources: {_first_line(error)}") from error
         self._reservations[spec.name] = _Reservation(spec.name, bundle, replicas, group, limit_s)
 
-    async def _wait_for_groups(
-        self,
-        waiting: Mapping[asyncio.Future[Any], _Reservation],
-        stopping: asyncio.Task[Any],
-        print_line: Callable[[str], None],
-    ) -> None:
+    async def _wait_for_groups(self, print_line: Callable[[str], None], stopped: asyncio.Event) -> None:
         started = time.monotonic()
         report_at = started + REPORT_FIRST_S
-        pending = set(waiting)
-        while pending and not stopping.done():
-            next_at = min(report_at, *(started + waiting[task].limit_s for task in pending))
-            left_s = max(next_at - time.monotonic(), 0.0)
-            await asyncio.wait({*pending, stopping}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in pending if task.done()]:
-                pending.remove(task)
-                task.result()
-            now = time.monotonic()
-            for one in (waiting[task] for task in pending if now >= min(report_at, started + waiting[task].limit_s)):
-                needed = await _in_thread(partial(one.wait_reason, self._ray), START_S)
-                if now >= started + one.limit_s:
-                    raise RunError(
-                        f"{one.name}: the Ray cluster has not placed it within {one.limit_s:g} s. It needs {needed}. "
-                        "Add hosts, reserve less (resources), or wait longer (start_timeout_s, --ready-timeout-s)"
-                    )
-                print_line(f"  {one.name:<36} waiting for {needed}, {now - started:.0f} s")
-            if now >= report_at:
-                report_at = now + REPORT_EVERY_S
+        pending = {asyncio.ensure_future(one.group.ready()): one for one in self._reservations.values()}
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            while pending and not stopping.done():
+                left_s = min(report_at, *(started + one.limit_s for one in pending.values())) - time.monotonic()
+                tasks = {*pending, stopping}
+                done, _ = await asyncio.wait(tasks, timeout=max(left_s, 0.0), return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {stopping}:
+                    del pending[task]
+                    task.result()
+                now = time.monotonic()
+                for one in pending.values():
+                    is_late = now >= started + one.limit_s
+                    if is_late or now >= report_at:
+                        needed = await _in_thread(partial(one.wait_reason, self._ray), START_S)
+                    if is_late:
+                        raise RunError(
+                            f"{one.name}: the Ray cluster has not placed it within {one.limit_s:g} s. It needs "
+                            f"{needed}. Add hosts, reserve less (resources), or wait longer (start_timeout_s, "
+                            "--ready-timeout-s)"
+                        )
+                    if now >= report_at:
+                        print_line(f"  {one.name:<36} waiting for {needed}, {now - started:.0f} s")
+                if now >= report_at:
+                    report_at = now + REPORT_EVERY_S
+        finally:
+            for task in (*pending, stopping):
+                task.cancel()
 
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process on a node. Raises OperatorError, or ConnectionError if Ray does not start the actor."""
