@@ -181,7 +181,10 @@ async def _run(
 ) -> int:
     stopped = _until_signalled()
     raise_file_limit()
-    async with _launcher(options, forked) as (launcher, node_ip):
+    async with _launcher(options, config, specs, stopped, forked) as (launcher, node_ip):
+        if stopped.is_set():
+            _print_line("stopped")
+            return EXIT_INTERRUPTED
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
@@ -246,7 +249,11 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
 
 @contextlib.asynccontextmanager
 async def _launcher(
-    options: RunOptions, forked: list[ForkedProcess]
+    options: RunOptions,
+    config: RunConfig,
+    specs: Sequence[ServerSpec],
+    stopped: asyncio.Event,
+    forked: list[ForkedProcess],
 ) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Yield the launcher (None: this process) and this host's address (None if other hosts need not reach it)."""
     cache = cache_folder(os.environ)
@@ -254,6 +261,9 @@ async def _launcher(
         yield (None if options.colocate else LocalLauncher(cache, forked=forked)), None
         return
     async with on_cluster(options.ray_head_node_address, cache) as launcher:
+        names = {spec.name for spec in specs}
+        chosen = with_replicas(config, names, launcher.cores).servers
+        await launcher.reserve([spec for spec in chosen if spec.name in names], options.ready_timeout_s, print_line=_print_line, stopped=stopped)
         if launcher.on_network:
             _print_line(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None

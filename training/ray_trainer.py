@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from rollyard.records.errors import RunError
 from rollyard.records.process_group import guarded
 from rollyard.services.http.ray_address import connect
 from rollyard.services.runtime import ray_actor
+from rollyard.services.runtime.ray_launcher import SILENCE_S
 
 CHUNK = 1 << 20
-SILENCE_S = 60.0
-"""An actor that does not respond for this long counts as dead. A live actor responds every second."""
+PAUSE_S = 1.0
 WAIT_S = 15.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -62,9 +63,17 @@ def run_on_ray(
 
 
 def _follow(ray: Any, actor: Any, write: Callable[[bytes], None]) -> int:
-    offset = 0
+    offset, responded = 0, time.monotonic()
     while True:
-        text, status = ray.get(actor.follow.remote(offset, CHUNK), timeout=SILENCE_S)
+        left_s = responded + SILENCE_S - time.monotonic()
+        try:
+            text, status = ray.get(actor.follow.remote(offset, CHUNK), timeout=max(left_s, 0.0))
+        except ray.exceptions.ActorUnavailableError:  # a cut network returns
+            if left_s < PAUSE_S:
+                raise
+            time.sleep(PAUSE_S)
+            continue
+        responded = time.monotonic()
         offset += len(text)
         write(text)
         if status is not None:

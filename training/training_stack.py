@@ -310,10 +310,10 @@ def policy_config(config: TrainConfig, model: str, gpus: Sequence[str] | None, *
     if (lora := config.optimizer.lora) is not None:
         flags |= {"enable_lora": True, "max_lora_rank": next(rank for rank in _RANKS if rank >= lora.rank)}
     if gpus is None:
-        settings["environment"] = _CPU_ENVIRONMENT
+        settings |= {"environment": _CPU_ENVIRONMENT, "resources": {"num_gpus": 0}}
         flags |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES}
     elif config.ray_head_node_address is not None:
-        pass  # the engine is placed on another host, perhaps, and takes the GPUs that it finds there
+        pass  # the engine reserves GPUs of the cluster, perhaps on another host
     elif len(gpus) <= trainers:
         settings |= {"gpus": [gpus[-1]], "gpu_memory_utilization": _SHARED_GPU}
     else:

@@ -44,7 +44,15 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
 
     async def check(self) -> None:
-        """Check model, Ray cluster, command and GPUs. Raises RunError or OperatorError if one is unusable."""
+        """Check model, Ray cluster, command and GPUs. Raises RunError or OperatorError if one is unusable.
+
+        It is called for a run on this host, but not for one on a Ray cluster.
+        """
+        if self.settings.replicas != 1:
+            raise OperatorError(
+                f"replicas is {self.settings.replicas}, but several model servers on one host would use the same GPUs; "
+                "set engine_replicas instead (on a Ray cluster, each replica reserves its own GPUs)"
+            )
         await self._check_settings()
         if shutil.which(program := self.settings.vllm_command[0]) is None:
             raise OperatorError(

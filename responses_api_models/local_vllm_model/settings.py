@@ -41,8 +41,8 @@ class LocalVllmModelSettings(ChatEngineSettings):
     vllm_command: list[str] = Field(["vllm"], min_length=1)
     """Command to which `serve ...` is appended; set it to a path to use vLLM from a different environment."""
     engine_replicas: int = Field(1, ge=1)
-    """Number of engines, each on its own GPUs; an episode stays on one engine. (`replicas` counts servers and must be
-    1.)"""
+    """Number of engines, each on its own GPUs; an episode stays on one engine. (`replicas` counts servers, of which
+    there are several only on a Ray cluster, where each reserves GPUs.)"""
     gpus: list[int | str] | None = None
     """GPUs to use, named as in CUDA_VISIBLE_DEVICES; default: all visible GPUs, or the CPU if there are none."""
     tensor_parallel_size: int = Field(1, ge=1)
@@ -92,16 +92,14 @@ class LocalVllmModelSettings(ChatEngineSettings):
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
+    def needed_gpus(self) -> int:
+        chosen_elsewhere = self.gpus is not None or self.ray_address is not None  # by the user, or by vLLM
+        return 0 if chosen_elsewhere else self.engine_replicas * self.gpus_per_engine
+
+    @property
     def names(self) -> list[str]:
         """Names under which the engines serve the model; the first one appears in responses."""
         return list(dict.fromkeys([self.served_model_name or self.model, self.model]))
-
-    @field_validator("replicas")
-    @classmethod
-    def _one(cls, value: Literal["auto"] | int) -> Literal["auto"] | int:
-        if value != 1:
-            raise ValueError("several model servers would use the same GPUs; set engine_replicas instead")
-        return value
 
     @field_validator("extra_flags")
     @classmethod
@@ -116,8 +114,10 @@ class LocalVllmModelSettings(ChatEngineSettings):
 
     @model_validator(mode="after")
     def _one_engine(self) -> Self:
-        if self.engine_replicas != 1 and (self.engine_port or self.engine_log):
-            raise ValueError("engine_port and engine_log are of one engine; unset them, or set engine_replicas to 1")
+        if (self.engine_replicas, self.replicas) != (1, 1) and (self.engine_port or self.engine_log):
+            raise ValueError(
+                "engine_port and engine_log are of one engine; unset them, or set engine_replicas and replicas to 1"
+            )
         return self
 
 

@@ -1,9 +1,12 @@
 """RayLauncher: starts servers on the nodes of an existing Ray cluster, each as a child of a small actor.
 
-Each server has one actor with `num_cpus=0`, so that a busy cluster does not delay it. The actor starts
-`services/runtime/serve.py` as a child process. The child dies with the actor (`die_with_parent`), and Ray kills the
-actor when ng_run exits or the node fails. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard
-connects to clusters but never starts or stops one.
+Each replica has one actor, which starts `services/runtime/serve.py` as a child process. The child dies with the actor
+(`die_with_parent`), and Ray kills the actor when ng_run exits or the node fails. The Supervisor restarts servers; Ray's
+own restarts are disabled. Rollyard connects to clusters but never starts or stops one.
+
+A server whose settings reserve something (`resources`, or the GPUs of its engines) has a placement group with a bundle
+for each replica: Ray places it, lets the cluster grow for it if it can, and moves the bundles of a lost node. All other
+servers reserve nothing, so that a busy cluster does not delay them. Ray would pile these up on one node.
 
 On a single host, servers listen on loopback. On several hosts, they are spread across the nodes and listen on their
 node's address, and the run needs a token. The launch message, which includes the token, is sent through Ray, which by
@@ -25,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,11 +38,14 @@ from rollyard.records.locked_files import open_private
 from rollyard.records.optional import require
 from rollyard.records.process_group import guarded
 from rollyard.records.run_types import Launch
+from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.http.access import is_loopback
 from rollyard.services.http.ray_address import check_ray_address, connect
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process
+from rollyard.services.runtime.supervisor import REPORT_EVERY_S
+from rollyard.services.server.settings import ServerSettings
 
 T = TypeVar("T")
 
@@ -49,8 +56,11 @@ START_S = 45.0
 """A start takes about a second. Ray ends ng_run 60 s after losing the cluster; the cause must come earlier."""
 BUILD_S = 900.0
 """Start timeout if the node may first have to build the Python environment that the server's folder requires."""
-SILENCE_S = 30.0
-"""An actor that is silent for so long is dead. Ray's ActorUnavailableError may pass: a cut network returns."""
+SILENCE_S = 300.0
+"""An actor that is silent for so long hangs. Ray decides whether a host is lost: a cut network may return, and after a
+cut of 30 s, Ray's own connections take as long again to recover."""
+REPORT_FIRST_S = 2.0
+"""A cluster that has room places a server within a fraction of a second."""
 REACH_S = 2.0
 """Timeout of a connection to a node. Ray counts a node that cannot be reached as alive for up to a minute."""
 CHUNK = 1 << 20
@@ -95,7 +105,7 @@ class _RayProcess:
                 left_s = responded + SILENCE_S - time.monotonic()
                 try:
                     text, status = await asyncio.wait_for(self._actor.follow.remote(offset, CHUNK), left_s)
-                except self._ray.exceptions.ActorUnavailableError:
+                except self._ray.exceptions.ActorUnavailableError:  # it may pass
                     await asyncio.sleep(min(1.0, max(left_s, 0.0)))
                     continue
                 responded = time.monotonic()
@@ -106,7 +116,9 @@ class _RayProcess:
         except TimeoutError:
             write(f"its Ray actor has not responded for {SILENCE_S:g} s\n".encode())
         except self._ray.exceptions.RayError as error:
-            write(f"its Ray actor has died: {_first_line(error)}\n".encode())
+            lines = str(error).splitlines()
+            why = next((line.strip() for line in lines if "because" in line), _first_line(error))
+            write(f"its Ray actor has died: {why}\n".encode())
         finally:
             # In a thread, because `ray.kill` blocks while the cluster's head is unreachable.
             threading.Thread(target=self._end_actor, daemon=True).start()
@@ -117,8 +129,60 @@ class _RayProcess:
             self._ray.kill(self._actor)
 
 
+@dataclass(frozen=True)
+class _Reservation:
+    """What the replicas of one server reserve."""
+
+    name: str
+    bundle: Mapping[str, float]
+    """What each replica reserves; resource names are Ray's: CPU, GPU, memory in bytes, and custom ones."""
+    replicas: int
+    group: Any
+    """Ray's placement group."""
+    limit_s: float
+
+    def options(self, ray: Any) -> dict[str, Any]:
+        """Return the options of an actor that takes any free bundle of the group."""
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self.group)
+        custom = {name: amount for name, amount in self.bundle.items() if name not in ("CPU", "GPU", "memory")}
+        amounts = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+        own = {option: self.bundle[name] for option, name in amounts.items() if name in self.bundle}
+        return {**own, "resources": custom, "scheduling_strategy": strategy}
+
+    def wait_reason(self, ray: Any) -> str:
+        """Return what the replicas need and what the cluster has, as a clause."""
+        times = f"{self.replicas} x " if self.replicas > 1 else ""
+        needed = ", ".join(f"{_amount(name, amount)} {_unit(name)}" for name, amount in self.bundle.items())
+        hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        free, total = ray.available_resources(), ray.cluster_resources()
+        found = ", ".join(
+            f"{_amount(name, free.get(name, 0.0))} of {_amount(name, total.get(name, 0.0))} {_unit(name)}"
+            for name in self.bundle
+        )
+        too_small = all(any(host.get(name, 0.0) < amount for name, amount in self.bundle.items()) for host in hosts)
+        largest = " (no host has that much)" if too_small else ""
+        on = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+        return f"{times}{needed}{largest}; free on the cluster's {on}: {found}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.3g}" if name == "memory" else f"{amount:g}"
+
+
+def _unit(name: str) -> str:
+    return "GiB of memory" if name == "memory" else name
+
+
+def bundle_of(settings: ServerSettings) -> dict[str, float]:
+    """Return what each replica of a server reserves, by Ray's names of resources; empty if it reserves nothing."""
+    asked = settings.resources
+    gpus = settings.needed_gpus if asked.num_gpus is None else asked.num_gpus
+    amounts = {"CPU": asked.num_cpus, "GPU": gpus, "memory": asked.memory, **asked.custom}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
 class RayLauncher:
-    """Starts servers on the nodes of a cluster. Create it with `on_cluster`."""
+    """Starts servers on the nodes of a cluster. Create it with `on_cluster`, then call `reserve`."""
 
     def __init__(self, ray: Any, cache: Path) -> None:
         self._ray = ray
@@ -127,32 +191,109 @@ class RayLauncher:
         """This host's address in the cluster."""
         self.hosts = _live_hosts(ray)
         self.cores: float = ray.cluster_resources().get("CPU", 1.0)
-        self.on_network = self.hosts != {self.node_ip}
-        """True if the servers run on several hosts, so the head must listen on `node_ip` and a token is required."""
+        self._reservations: dict[str, _Reservation] = {}
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         self._placed: list[tuple[str, str]] = []
         """(host, server name) of every running or starting process."""
         self._kind = ray.remote(num_cpus=0, max_restarts=0)(ray_actor.ServerHost)
 
+    @property
+    def on_network(self) -> bool:
+        """True if the servers run on several hosts, so the head must listen on `node_ip` and a token is required."""
+        return self.hosts != {self.node_ip}
+
     def disconnect(self) -> None:
         self._ray.shutdown()
+
+    async def reserve(
+        self,
+        servers: Sequence[ServerSpec],
+        timeout_s: float,
+        *,
+        print_line: Callable[[str], None],
+        stopped: asyncio.Event,
+    ) -> None:
+        """Reserve what the servers need. Returns when Ray has placed all of it, or when `stopped` is set.
+
+        Raises OperatorError for resources that Ray refuses, and RunError if a server is not placed within its start
+        timeout, or else within `timeout_s`.
+        """
+        try:
+            for spec in servers:
+                if bundle := bundle_of(spec.settings):
+                    await self._reserve(spec, bundle, spec.settings.start_timeout_s or timeout_s)
+            await self._wait_for_groups(print_line, stopped)
+            self.hosts = await _in_thread(partial(_live_hosts, self._ray), START_S)
+        except (self._ray.exceptions.RayError, TimeoutError) as error:
+            why = _first_line(error) or f"no response from the cluster for {START_S:g} s"
+            raise RunError(f"the Ray cluster does not place the servers: {why}") from error
+
+    async def _reserve(self, spec: ServerSpec, bundle: Mapping[str, float], limit_s: float) -> None:
+        replicas, strategy = spec.replicas, spec.settings.resources.strategy
+        create = partial(self._ray.util.placement_group, [bundle] * replicas, strategy=strategy)
+        try:
+            group = await _in_thread(create, START_S)
+        except ValueError as error:
+            raise OperatorError(f"{spec.name}: Ray does not accept resources: {_first_line(error)}") from error
+        self._reservations[spec.name] = _Reservation(spec.name, bundle, replicas, group, limit_s)
+
+    async def _wait_for_groups(self, print_line: Callable[[str], None], stopped: asyncio.Event) -> None:
+        started = time.monotonic()
+        report_at = started + REPORT_FIRST_S
+        pending = {asyncio.ensure_future(one.group.ready()): one for one in self._reservations.values()}
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            while pending and not stopping.done():
+                left_s = min(report_at, *(started + one.limit_s for one in pending.values())) - time.monotonic()
+                tasks = {*pending, stopping}
+                done, _ = await asyncio.wait(tasks, timeout=max(left_s, 0.0), return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {stopping}:
+                    del pending[task]
+                    task.result()
+                now = time.monotonic()
+                for one in pending.values():
+                    is_late = now >= started + one.limit_s
+                    if is_late or now >= report_at:
+                        needed = await _in_thread(partial(one.wait_reason, self._ray), START_S)
+                    if is_late:
+                        raise RunError(
+                            f"{one.name}: the Ray cluster has not placed it within {one.limit_s:g} s. It needs "
+                            f"{needed}. Add hosts, reserve less (resources), or wait longer (start_timeout_s, "
+                            "--ready-timeout-s)"
+                        )
+                    if now >= report_at:
+                        print_line(f"  {one.name:<36} waiting for {needed}, {now - started:.0f} s")
+                if now >= report_at:
+                    report_at = now + REPORT_EVERY_S
+        finally:
+            for task in (*pending, stopping):
+                task.cancel()
 
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process on a node. Raises OperatorError, or ConnectionError if Ray does not start the actor."""
         errors = self._ray.exceptions
         isolated = needs_isolation(Path(launch.folder))
         limit_s = BUILD_S if isolated else START_S
+        reserved = self._reservations.get(launch.name)
         placement: tuple[str, str] | None = None
         try:
-            hosts = await self._reachable(await self._candidates())
-            placement = self._least_loaded(hosts, launch.name), launch.name
+            if reserved is not None:
+                placement = "", launch.name
+                options = reserved.options(self._ray)
+            else:
+                hosts = await self._reachable(await self._candidates())
+                placement = self._least_loaded(hosts, launch.name), launch.name
+                # Every Ray node has a resource `node:IP`; requesting a fraction of it places the actor there.
+                options = {"resources": {f"node:{placement[0]}": 0.001}}
             self._placed.append(placement)
-            # Every Ray node has a resource `node:IP`; requesting a fraction of it places the actor there.
-            actor = self._kind.options(resources={f"node:{placement[0]}": 0.001}).remote()
+            actor = self._kind.options(**options).remote()
             pid = await self._wait_for_pid(self._start(actor, launch, isolated), placement[0], limit_s)
         except BaseException as error:
             if placement is not None:
                 self._placed.remove(placement)
+            if reserved is not None and isinstance(error, TimeoutError):
+                needed = await _in_thread(partial(reserved.wait_reason, self._ray), START_S)
+                error = TimeoutError(f"not placed within {limit_s:g} s; it needs {needed}")
             if isinstance(error, errors.RayTaskError):
                 raise OperatorError(f"{launch.name} cannot be started on its Ray node: {error.cause}") from None
             if isinstance(error, errors.RayError | TimeoutError):
@@ -195,12 +336,15 @@ class RayLauncher:
         )
 
     async def _wait_for_pid(self, starting: Any, host: str, limit_s: float) -> int:
-        """Return the process id. Raises ConnectionError if the host leaves the cluster; Ray would keep waiting."""
+        """Return the process id. `host`: where it shall start, if that is known.
+
+        Raises ConnectionError if the host leaves the cluster; Ray would keep waiting.
+        """
         task = asyncio.ensure_future(starting)
         deadline = time.monotonic() + limit_s
         try:
             while not (await asyncio.wait({task}, timeout=2.0))[0]:
-                if host not in await self._candidates():
+                if host and host not in await self._candidates():
                     raise ConnectionError(f"{host} left the Ray cluster")
                 if time.monotonic() > deadline:
                     raise TimeoutError

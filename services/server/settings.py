@@ -28,13 +28,29 @@ _EXPECTED = {
 """Replacements for pydantic's messages that mention Python classes."""
 
 
+class RayResources(BaseModel):
+    """What each replica of a server reserves on its host of a Ray cluster. It has no effect without Ray."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    num_cpus: float = Field(default=0.0, ge=0)
+    num_gpus: float | None = Field(default=None, ge=0)
+    """Only these GPUs are visible to the replica; null: as many as its engines need."""
+    memory: int = Field(default=0, ge=0)
+    """Bytes. Ray does not enforce them."""
+    custom: dict[str, float] = {}
+    """Resources that were named when the hosts' Ray nodes were started, such as {sandbox: 1}."""
+    strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
+    """How Ray places the replicas: on as many or on as few hosts as possible; STRICT: or not at all."""
+
+
 class ServerSettings(BaseModel):
     """Settings that all servers share. Plug-ins subclass it. The YAML is parsed into it once, at startup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True)
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
-        {"host", "port", "base_url", "replicas", "start_timeout_s"}
+        {"host", "port", "base_url", "replicas", "resources", "start_timeout_s"}
         | {"datasets", "domain", "description", "license", "value", "verified"}
     )
     """Names of settings that do not affect rollouts; a collection can be resumed with different values for them."""
@@ -48,6 +64,8 @@ class ServerSettings(BaseModel):
     replicas: Literal["auto"] | PositiveInt = 1
     """Number of processes; auto: chosen from the cores of the host or the Ray cluster. Each episode is assigned to the
     least busy process and stays with it."""
+    resources: RayResources = RayResources()
+    """What each instance reserves on its host of a Ray cluster."""
     start_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds within which the server must become ready; default: the run's ready_timeout_s."""
     # NeMo Gym's catalogue entry, which is not used for serving.
@@ -62,6 +80,11 @@ class ServerSettings(BaseModel):
     def token_needed_for(self) -> str:
         """Why these settings require a run token, as a clause; empty if they do not. Subclasses override it."""
         return ""
+
+    @property
+    def needed_gpus(self) -> int:
+        """The number of GPUs that an instance reserves on a Ray cluster by default. Subclasses override it."""
+        return 0
 
 
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:

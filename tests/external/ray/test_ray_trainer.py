@@ -7,9 +7,20 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from rollyard.training.ray_trainer import run_on_ray
+from tests.external.ray.clusters import NO_TOKEN
 from tests.support.processes import alive
 from tests.support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster requires no token. A client that requires the user's would not hear from its own actor."""
+    for name, value in NO_TOKEN.items():
+        monkeypatch.setenv(name, value)
+
 
 PROGRAM = """
 import os, subprocess, sys

@@ -13,7 +13,6 @@ import pytest
 
 from tests.external.ray.clusters import MODEL_ONLY, Node, Run, command_of, free_port, short_folder
 from tests.support.processes import parent_of
-from tests.support.stacks import EXAMPLES, keys_of, read_rows
 from tests.support.waiting import eventually
 
 MODEL = "policy_model"
@@ -27,10 +26,8 @@ def test_the_specified_commands_run_and_ctrl_c_leaves_only_the_cluster(cluster: 
             assert instance["host"] == "127.0.0.1"
             assert command_of(parent_of(instance["pid"])).startswith("ray::ServerHost")
             eventually("its log in the run folder", partial(is_logged, run, instance))  # fetched every second
-        output = tmp_path / "rollouts.jsonl"
-        run.collect(output)
-        tasks = len(read_rows(EXAMPLES))
-        assert keys_of(read_rows(output)) == [(task, repeat) for task in range(tasks) for repeat in range(2)]
+        with run.collecting(tmp_path / "rollouts.jsonl", num_repeats=2):
+            pass
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 0
         assert run.output.endswith("stopping ...\nstopped\n")
@@ -43,11 +40,10 @@ def test_a_cluster_that_requires_the_users_token_gets_it(tmp_path: Path) -> None
     token = tmp_path / "home" / ".ray" / "auth_token"
     token.parent.mkdir(parents=True)
     token.write_text("0123456789abcdef0123456789abcdef")
-    home = tmp_path / "home"
-    environ = {"HOME": str(home)}
+    environ = {"HOME": str(tmp_path / "home")}
     with (
         short_folder() as folder,
-        Node.head(folder, "127.0.0.1", home=home) as node,
+        Node.head(folder, "127.0.0.1", environ=environ) as node,
         Run(tmp_path, node.address, config=MODEL_ONLY, environ=environ) as run,
     ):
         run.until_ready()

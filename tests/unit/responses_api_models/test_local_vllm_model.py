@@ -118,8 +118,8 @@ def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [
-    ({"replicas": 2}, "set engine_replicas instead"),
-    ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas to 1"),
+    ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas and replicas to 1"),
+    ({"replicas": 2, "trainer_endpoints": True}, "set replicas to 1"),
     ({"extra_flags": {"port": 8000}}, "--port is not allowed in extra_flags; set engine_port"),
     ({"extra_flags": ["--served-model-name=x"]}, "--served-model-name is not allowed in extra_flags"),
     ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
