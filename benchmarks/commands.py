@@ -55,7 +55,8 @@ class Run:
     folder: Path
     pid: int
     pids: Mapping[str, int]
-    """Server name -> process id; `head` is ng_run itself. With +colocate=true all ids are the same."""
+    """Server name, with a number if it has replicas -> process id; `head` is ng_run itself. With +colocate=true all ids
+    are the same."""
     urls: Mapping[str, str]
     """Server name -> base URL, excluding the head."""
     ready_s: float
@@ -162,8 +163,8 @@ def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS
         _await_ready(process, log)
         ready_s = time.monotonic() - started
         servers = _servers(run_folder, commands)
-        pids = {server["server_name"]: server["pid"] for server in servers}
-        urls = {server["server_name"]: server["url"] for server in servers}
+        pids = {name: server["pid"] for name, server in servers.items()}
+        urls = {name: server["url"] for name, server in servers.items()}
         yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s, commands)
     finally:
         process.send_signal(signal.SIGINT)
@@ -206,11 +207,17 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.01)
 
 
-def _servers(folder: Path, commands: Path) -> list[dict[str, Any]]:
+def _servers(folder: Path, commands: Path) -> dict[str, dict[str, Any]]:
     command = [str(commands / "ng_status"), "+json=true"]
     status = subprocess.run(command, cwd=folder, capture_output=True, env=_environment(), check=True, timeout=TIMEOUT_S)
-    servers: list[dict[str, Any]] = orjson.loads(status.stdout)
-    return servers
+    servers: dict[str, list[dict[str, Any]]] = {}
+    for server in orjson.loads(status.stdout):
+        servers.setdefault(server["server_name"], []).append(server)
+    return {
+        name if len(replicas) == 1 else f"{name}[{number}]": server
+        for name, replicas in servers.items()
+        for number, server in enumerate(replicas)
+    }
 
 
 def _environment() -> dict[str, str]:

@@ -43,3 +43,7 @@ def children(pid: int) -> list[int]:
     listed = (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
     found = [int(child) for child in listed]
     return found + [below for child in found for below in children(child)]
+
+
+def open_files(pid: int) -> int:
+    return sum(1 for _ in (PROC / str(pid) / "fd").iterdir())

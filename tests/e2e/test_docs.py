@@ -192,7 +192,16 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 OPTIONS = {
     name: name.removeprefix("ng_")
     for name in (
-        *("ng_collect_rollouts", "ng_compare", "ng_gate", "ng_lm_eval", "ng_merge", "ng_notes", "ng_prepare_data"),
+        *(
+            "ng_capacity",
+            "ng_collect_rollouts",
+            "ng_compare",
+            "ng_gate",
+            "ng_lm_eval",
+            "ng_merge",
+            "ng_notes",
+            "ng_prepare_data",
+        ),
         *("ng_reward_profile", "ng_status", "ng_track", "ng_viewer"),
     )
 } | {"ng_doctor": "doctor_machine"}
