@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants bench bench-quick bench-verdicts scale dist lock lock-nemo-gym clean clean-environments
+    mutants bench bench-quick bench-verdicts scale scale-hosts dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -233,6 +233,9 @@ bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites ta
 
 scale: $(DEV)  ## measure up to 10,000 episodes in flight; rewrites tables of docs/scale.md and the costs of ng_capacity
 	$(BIN)/python -m benchmarks.scale --write docs/scale.md
+
+scale-hosts: $(EXTERNAL)/.ready  ## measure one to three hosts of a Ray cluster, as root; rewrites a table of docs/scale.md
+	$(EXTERNAL)/bin/python -m tests.external.ray.hosts --write docs/scale.md
 
 ##@ Release
 

@@ -15,7 +15,6 @@ import re
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -188,7 +187,7 @@ def measure(run: Run, script: ModelEndpoint, play: Play, seconds: float) -> Poin
         tool_ms,
         expected - status["measured"],
         status["failed_attempts"],
-        sum(_sessions(url) for url in run.urls.values()),
+        run.sessions_left(),
         prompt_bytes,
         turn_bytes,
     )
@@ -206,17 +205,6 @@ def _read(collection: Collection, turns: int) -> tuple[tuple[float, float], floa
             turn = len(orjson.dumps(row["response"]["output"])) / turns
     tool_ms.sort()
     return (tool_ms[len(tool_ms) // 2], tool_ms[len(tool_ms) * 99 // 100]), prompt, turn
-
-
-def _sessions(url: str) -> int:
-    """Return the open sessions of a server, 0 at once if it closes them within 10 s."""
-    for _ in range(100):
-        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
-            found = re.search(rb"^rollyard_sessions (\S+)$", response.read(), re.MULTILINE)
-        if not (count := int(float(found.group(1))) if found else 0):
-            break
-        time.sleep(0.1)
-    return count
 
 
 def _kind(process: str) -> str:
@@ -300,7 +288,7 @@ def run(effort: Effort) -> Found:
             for parallel in effort.in_flight:
                 in_flight.append(measure(stack, script, Play(parallel, latency_s), effort.seconds))
                 _say(in_flight[-1])
-    costs = []
+    costs: list[Point] = []
     cost = effort.cost
     for play in (cost, replace(cost, turns=LONG_TURNS), replace(cost, kb=LONG_KB)):
         found = []
@@ -314,7 +302,8 @@ def run(effort: Effort) -> Found:
         with playing(play) as (stack, script):
             checks.append(measure(stack, script, play, effort.seconds))
         _say(checks[-1])
-    return Found(replicas, in_flight, *costs, checks)
+    short, long, large = costs
+    return Found(replicas, in_flight, short, long, large, checks)
 
 
 def _say(point: Point) -> None:
@@ -337,7 +326,7 @@ def tables(found: Found, measured: Measured) -> list[Table]:
             f"{point.rate / point.play.turns:.0f}",
             point.total_ms,
             *(point.ms[name] for name in names),
-            _cpu(point),
+            host_cpu(point),
         ]
         for point in found.replicas
     ]
@@ -356,13 +345,13 @@ def tables(found: Found, measured: Measured) -> list[Table]:
                 str(point.lost),
                 str(point.failed_attempts),
                 str(point.sessions_left),
-                _cpu(point),
+                host_cpu(point),
             ]
         )
     memory: list[list[object]] = []
     for point in found.in_flight:
-        cells = [f"{point.memory_mb[kind]:.0f} MB, {point.files[kind]:,}" for kind in KINDS]
-        memory.append([f"{point.play.parallel:,}", f"{point.play.latency_s:g} s", *cells])
+        each = [f"{point.memory_mb[kind]:.0f} MB, {point.files[kind]:,}" for kind in KINDS]
+        memory.append([f"{point.play.parallel:,}", f"{point.play.latency_s:g} s", *each])
     costs: list[list[object]] = [
         [
             name,
@@ -420,7 +409,7 @@ def tables(found: Found, measured: Measured) -> list[Table]:
     ]
 
 
-def _cpu(point: Point) -> str:
+def host_cpu(point: Point) -> str:
     return f"{100 * point.busy:.0f} % ({100 * point.others:.0f} %)"
 
 

@@ -255,12 +255,12 @@ async def watch(collectors: list[Command], output: Path, options: argparse.Names
         now = [orjson.loads(status.read_bytes()) for status in statuses if status.exists()]
 
         def total(key: str, now: list[dict[str, Any]] = now) -> float:
-            return sum(one[key] for one in now)
+            return sum(float(one[key]) for one in now)
 
         print(
-            f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  measured {total('measured')}  in flight "
-            f"{total('in_flight')}  {total('rollouts_per_s'):.0f}/s  failed attempts {total('failed_attempts')}  "
-            f"given up {total('failed')}  oldest {max((one['oldest_s'] for one in now), default=0):.0f} s  "
+            f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  measured {total('measured'):.0f}  in flight "
+            f"{total('in_flight'):.0f}  {total('rollouts_per_s'):.0f}/s  failed attempts {total('failed_attempts'):.0f}  "
+            f"given up {total('failed'):.0f}  oldest {max((one['oldest_s'] for one in now), default=0):.0f} s  "
             f"{await lags(servers)}",
             flush=True,
         )
