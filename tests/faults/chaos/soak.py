@@ -49,7 +49,7 @@ MAX_GROWTH = 1.1
 GROWTH_MINUTES = 5.0
 """In less time, memory still grows with the number of episodes."""
 MODEL_TIMEOUT_S, SHORT_MODEL_TIMEOUT_S = 60.0, 20.0
-"""Ends calls to which the endpoint never responds. On a busy host, others take up to 10 s, and 1 s in the short form."""
+"""Ends calls to which the endpoint never responds. On a busy host others take up to 10 s, or 1 s in the short form."""
 POLICY = "model"
 BURN = "while True: pass"
 
@@ -254,13 +254,11 @@ async def watch(collectors: list[Command], output: Path, options: argparse.Names
         await asyncio.sleep(min(15.0, max(ends - time.monotonic(), 0.1)))
         now = [orjson.loads(status.read_bytes()) for status in statuses if status.exists()]
 
-        def total(key: str, now: list[dict[str, Any]] = now) -> float:
-            return sum(float(one[key]) for one in now)
-
+        names = ("measured", "in_flight", "rollouts_per_s", "failed_attempts", "failed")
+        shown = ", ".join(f"{name} {sum(float(one[name]) for one in now):.0f}" for name in names)
+        oldest_s = max((one["oldest_s"] for one in now), default=0.0)
         print(
-            f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  measured {total('measured'):.0f}  in flight "
-            f"{total('in_flight'):.0f}  {total('rollouts_per_s'):.0f}/s  failed attempts {total('failed_attempts'):.0f}  "
-            f"given up {total('failed'):.0f}  oldest {max((one['oldest_s'] for one in now), default=0):.0f} s  "
+            f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  {shown}, oldest {oldest_s:.0f} s; "
             f"{await lags(servers)}",
             flush=True,
         )
