@@ -206,7 +206,7 @@ class CapacityOptions(Options):
     tokens_per_turn: int = Field(default=400, ge=0)
     """Tokens that a turn adds to the conversation: what the model generates, and what the environment responds."""
     bytes_per_token: float = Field(default=4.0, gt=0)
-    """Bytes of a token in a conversation: 4 is usual for English text; about 12 with recorded token ids."""
+    """Bytes of a token in a conversation: 4 is usual for English text, and recorded token ids need more."""
     environment_ms: float = Field(default=0.0, ge=0)
     """CPU time of the environment's own code per step, in milliseconds."""
     cores_per_host: int = Field(default=32, ge=1)
