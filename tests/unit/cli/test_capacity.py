@@ -64,7 +64,7 @@ def point(play: Play, *, prompt_bytes: float, turn_bytes: float = 500.0) -> Poin
         processes = 1 if name == "collector" else play.replicas
         episodes_mb = play.parallel * (costs.episode_kb + conversation_kb * costs.copies) / 1000
         memory_mb[name] = processes * costs.base_mb + episodes_mb
-        files[name] = round(50 + play.parallel / processes * costs.files)
+        files[name] = round(20 + play.parallel / processes * costs.files)
     return Point(
         play, 1000.0, ms, memory_mb, files, ("agent", 0.5), 0.5, 0.0, (1, 2), 0, 0, 0, prompt_bytes, turn_bytes
     )
