@@ -8,6 +8,7 @@ Each host runs one process of each server, and the first also the collector and 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -69,12 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, help="page whose table to replace")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="duration of a point at the ideal rate")
     options = parser.parse_args(arguments)
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # otherwise the hosts would need the token of this user, if there is one
     lines = []
     for hosts in HOSTS:
         play = Play(PLAY.parallel, PLAY.latency_s, replicas=hosts)
         with playing(play) as (run, script):
             lines.append(line(measure(run, script, play, options.seconds)))
-        print(*lines[-1], flush=True)
+        print(f"{hosts} hosts: {lines[-1][1]} episodes/s, {lines[-1][2]:.2f} ms per turn", flush=True)
     title = f"Hosts of a Ray cluster, {PLAY.parallel} in flight, {PLAY.latency_s:g} s, CPU ms per turn"
     columns = ["hosts", "episodes/s", "all", *KINDS.values(), "tool call p50 / p99, ms"]
     columns += ["lost", "failed attempts", "sessions left", "CPU (others)"]
