@@ -230,7 +230,7 @@ class Found:
     checks: Sequence[Point]
 
     def costs(self) -> Measured:
-        return Measured(measured=_host(), **{kind: self._costs(kind) for kind in KINDS})
+        return Measured(measured=host(), **{kind: self._costs(kind) for kind in KINDS})
 
     def _costs(self, kind: str) -> Costs:
         """Solve for the costs of a kind: the three points differ in turns, and in bytes."""
@@ -264,7 +264,7 @@ class Found:
         return 1 if kind == "collector" else point.play.replicas
 
 
-def _host() -> str:
+def host() -> str:
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()

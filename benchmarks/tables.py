@@ -30,8 +30,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the lines of a table in Markdown; the first column is left-aligned, the others right-aligned."""
-    ruler = ["---", *["---:"] * (len(columns) - 1)]
-    return [f"| {' | '.join(map(_shown, line))} |" for line in (columns, ruler, *rows)]
+    lines = [f"| {' | '.join(map(_shown, line))} |" for line in (columns, *rows)]
+    return [lines[0], f"|---{'|---:' * (len(columns) - 1)}|", *lines[1:]]
 
 
 def write_between(path: Path, begin: str, end: str, text: str) -> None:

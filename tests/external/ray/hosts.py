@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import workloads
 from benchmarks.commands import ModelEndpoint, Run, collect, model_endpoint, stack
-from benchmarks.scale import KINDS, Play, Point, host_cpu, measure
+from benchmarks.scale import KINDS, Play, Point, host, host_cpu, measure
 from benchmarks.tables import markdown, table, write_between
 from tests.external.ray.clusters import Node, short_folder
 from tests.support.machines import simulated_machines
@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns += ["lost", "failed attempts", "sessions left", "CPU (others)"]
     table(title, columns, lines)
     if options.write:
-        write_between(options.write, BEGIN, END, "\n".join([f"**{title}**", "", *markdown(columns, lines), "", ""]))
+        parts = [f"Measured on {host()}.", "", f"**{title}**", "", *markdown(columns, lines), ""]
+        write_between(options.write, BEGIN, END, "\n".join(parts))
         print(f"wrote the table to {options.write}")
 
 
