@@ -23,7 +23,8 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts dist lock lock-nemo-gym clean clean-environments
+    mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts scale scale-hosts \
+    dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -115,7 +116,7 @@ chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 3
 	$(BIN)/python -m tests.faults.chaos --short
 	$(BIN)/python -m tests.faults.chaos.soak --short
 
-soak: $(DEV)  ## keep 4,096 episodes in flight against a faulty endpoint for 8 minutes
+soak: $(DEV)  ## keep 10,000 episodes in flight against a faulty endpoint for 10 minutes
 	$(BIN)/python -m tests.faults.chaos.soak
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
@@ -239,6 +240,12 @@ bench-nemo-gym: $(DEV)  ## measure CPU per model call beside NeMo Gym 0.7, in tu
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
 	$(BIN)/python -m benchmarks.verdict_rates --write docs/evidence/verdicts.md
+
+scale: $(DEV)  ## measure up to 10,000 episodes in flight; rewrites tables of docs/scale.md and the costs of ng_capacity
+	$(BIN)/python -m benchmarks.scale --write docs/scale.md
+
+scale-hosts: $(EXTERNAL)/.ready  ## measure one to three hosts of a Ray cluster, as root; rewrites a table of docs/scale.md
+	$(EXTERNAL)/bin/python -m tests.external.ray.hosts --write docs/scale.md
 
 ##@ Release
 

@@ -20,6 +20,7 @@ from benchmarks import (
     latency,
     profile,
     sandbox,
+    scale,
     sokoban,
     startup,
     tokens,
@@ -50,6 +51,7 @@ def main() -> int:
         ("verdicts", lambda: verdicts.main(chosen)),
         ("verdict_rates", lambda: verdict_rates.main(chosen)),
         ("viewer", lambda: viewer.main(chosen)),
+        ("scale", lambda: scale.main(chosen)),
     ]
     started = time.monotonic()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

@@ -55,19 +55,31 @@ class Run:
     folder: Path
     pid: int
     pids: Mapping[str, int]
-    """Server name -> process id; `head` is ng_run itself. With +colocate=true all ids are the same."""
+    """Server name, with a number if it has replicas -> process id; `head` is ng_run itself. With +colocate=true all ids
+    are the same."""
     urls: Mapping[str, str]
     """Server name -> base URL, excluding the head."""
     ready_s: float
     """Time from the command to `All n / n servers ready!`."""
     commands: Path
     """The folder of the commands that run it."""
+    prefix: Sequence[str] = ()
+    """A program that runs the commands, such as `ip netns exec NAME`."""
 
     def cpu(self) -> dict[str, float]:
         """Return the CPU seconds used so far, by process; with +colocate=true of the only one, as `servers`."""
         if len(set(self.pids.values())) == 1:
             return {"servers": cpu_s(self.pid)}
         return {name: cpu_s(pid) for name, pid in self.pids.items()}
+
+    def sessions_left(self, within_s: float = 10.0) -> int:
+        """Return the number of open sessions, 0 as soon as there is none."""
+        until = time.monotonic() + within_s
+        while True:
+            servers = _servers(self.folder, self.commands, self.prefix).values()
+            count = sum(int(server["sessions"]) for server in servers)
+            if not count or time.monotonic() > until:
+                return count
 
 
 @dataclass(frozen=True)
@@ -131,20 +143,24 @@ def installed(revision: str) -> Iterator[Path]:
 
 
 def model_endpoint(
-    *options: str, latency_ms: float = 0.0, turns: int = 6
+    *options: str, latency_ms: float = 0.0, turns: int = 6, host: str = "127.0.0.1", prefix: Sequence[str] = ()
 ) -> contextlib.AbstractContextManager[ModelEndpoint]:
     """Run the scripted model in a separate process."""
-    return endpoint("benchmarks.scripted_model", "--latency-ms", str(latency_ms), "--turns", str(turns), *options)
+    given = ("--latency-ms", str(latency_ms), "--turns", str(turns), "--host", host, *options)
+    return endpoint("benchmarks.scripted_model", *given, host=host, prefix=prefix)
 
 
 @contextlib.contextmanager
-def endpoint(program: str, *options: str) -> Iterator[ModelEndpoint]:
+def endpoint(
+    program: str, *options: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+) -> Iterator[ModelEndpoint]:
     """Run a module that prints its port first in a separate process."""
-    process = subprocess.Popen([sys.executable, "-m", program, *options], stdout=subprocess.PIPE, env=environment())
+    command = [*prefix, sys.executable, "-m", program, *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        yield ModelEndpoint(f"http://127.0.0.1:{port}", process.pid)
+        yield ModelEndpoint(f"http://{host}:{port}", process.pid)
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)
@@ -153,15 +169,17 @@ def endpoint(program: str, *options: str) -> Iterator[ModelEndpoint]:
 
 
 @contextlib.contextmanager
-def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS) -> Iterator[Run]:
+def stack(
+    folder: Path, config: Config, *options: str, commands: Path = COMMANDS, prefix: Sequence[str] = ()
+) -> Iterator[Run]:
     """Run `ng_run` with `config` in a new folder below `folder`; yield when ready, and stop it as Ctrl-C does.
 
-    `commands`: the folder of the commands to use.
+    `commands`: the folder of the commands to use; `prefix`: a program that runs them.
     """
     run_folder = folder / f"run{next(_serials)}"
     run_folder.mkdir()
     (run_folder / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-    command = [str(commands / "ng_run"), "+config_paths=[run.yaml]", "+head_port=0", *options]
+    command = [*prefix, str(commands / "ng_run"), "+config_paths=[run.yaml]", "+head_port=0", *options]
     log = run_folder / "ng_run.log"
     with log.open("wb") as output:
         started = time.monotonic()
@@ -169,10 +187,10 @@ def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS
     try:
         _await_ready(process, log)
         ready_s = time.monotonic() - started
-        servers = _servers(run_folder, commands)
-        pids = {server["server_name"]: server["pid"] for server in servers}
-        urls = {server["server_name"]: server["url"] for server in servers}
-        yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s, commands)
+        servers = _servers(run_folder, commands, prefix)
+        pids = {name: server["pid"] for name, server in servers.items()}
+        urls = {name: server["url"] for name, server in servers.items()}
+        yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s, commands, prefix)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -189,7 +207,12 @@ def collect(
 ) -> Collection:
     """Start an ng_collect_rollouts that writes to a new file in the run's folder."""
     output = run.folder / f"rollouts{next(_serials)}.jsonl"
-    command = [str(run.commands / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
+    command = [
+        *run.prefix,
+        str(run.commands / "ng_collect_rollouts"),
+        f"+agent_name={agent}",
+        f"+input_jsonl_fpath={rows}",
+    ]
     command += [f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", f"+num_samples_in_parallel={parallel}"]
     command += ["+responses_create_params.temperature=0.8", *([f"+limit={limit}"] if limit else [])]
     with output.with_suffix(".log").open("wb") as log:
@@ -228,11 +251,17 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.01)
 
 
-def _servers(folder: Path, commands: Path) -> list[dict[str, Any]]:
-    command = [str(commands / "ng_status"), "+json=true"]
+def _servers(folder: Path, commands: Path, prefix: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    command = [*prefix, str(commands / "ng_status"), "+json=true"]
     status = subprocess.run(command, cwd=folder, capture_output=True, env=environment(), check=True, timeout=TIMEOUT_S)
-    servers: list[dict[str, Any]] = orjson.loads(status.stdout)
-    return servers
+    servers: dict[str, list[dict[str, Any]]] = {}
+    for server in orjson.loads(status.stdout):
+        servers.setdefault(server["server_name"], []).append(server)
+    return {
+        name if len(replicas) == 1 else f"{name}[{number}]": server
+        for name, replicas in servers.items()
+        for number, server in enumerate(replicas)
+    }
 
 
 def environment() -> dict[str, str]:

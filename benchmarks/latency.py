@@ -13,13 +13,13 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
 
 from benchmarks import workloads
-from benchmarks.commands import BenchmarkError, ModelEndpoint, Run, collect, model_endpoint, stack
+from benchmarks.commands import BenchmarkError, Collection, ModelEndpoint, Run, collect, model_endpoint, stack
 from benchmarks.processes import cpu_s, host_cpu_s
 from benchmarks.tables import table, verdict
 
@@ -47,28 +47,30 @@ class Sample:
     """CPU seconds by process of the benchmark."""
 
 
-def watch(run: Run, script: ModelEndpoint, rows: Path, parallel: int, rollouts: int) -> list[Sample]:
-    """Collect; return the samples between 20 % and 80 % of all turns."""
+def watch(run: Run, script: ModelEndpoint, collection: Collection, turns: int) -> Iterator[Sample]:
+    """Wait for a collection that has just been started; yield the samples between 20 % and 80 % of its `turns`."""
     before, _ = script.stats()
-    collection = collect(run, workloads.AGENT, rows, parallel=parallel, repeats=workloads.REPEATS)
-    samples: list[Sample] = []
+    count = 0
     while collection.process.poll() is None:
-        turns = script.stats()[0] - before
-        if 0.2 <= turns / (TURNS * rollouts) <= 0.8:
+        made = script.stats()[0] - before
+        if 0.2 <= made / turns <= 0.8:
             used = {**run.cpu(), "collector": cpu_s(collection.process.pid), "model endpoint": cpu_s(script.pid)}
-            samples.append(Sample(turns, time.monotonic(), *host_cpu_s(), used))
+            count += 1
+            yield Sample(made, time.monotonic(), *host_cpu_s(), used)
         time.sleep(EVERY_S)
-    if collection.process.wait() != 0 or len(samples) < 2:
-        raise BenchmarkError(f"{len(samples)} samples; the collection failed or was too short: {collection.status()}")
-    return samples
+    if collection.process.wait() != 0 or count < 2:
+        raise BenchmarkError(f"{count} samples; the collection failed or was too short: {collection.status()}")
+
+
+def turns_per_s(samples: Sequence[Sample]) -> float:
+    return linear_regression([sample.clock for sample in samples], [sample.turns for sample in samples]).slope
 
 
 def row_of(parallel: int, samples: Sequence[Sample]) -> list[object]:
     """Return one row of the table."""
     first, last = samples[0], samples[-1]
     seconds = last.clock - first.clock
-    slope = linear_regression([sample.clock for sample in samples], [sample.turns for sample in samples]).slope
-    rate, ideal = slope / TURNS, parallel / (TURNS * LATENCY_S)
+    rate, ideal = turns_per_s(samples) / TURNS, parallel / (TURNS * LATENCY_S)
     used = {name: (spent - first.used_s[name]) / seconds for name, spent in last.used_s.items()}
     of_host = (last.busy_s - first.busy_s) / (last.available_s - first.available_s)
     busiest = max(used, key=lambda name: used[name])
@@ -93,7 +95,8 @@ def series(folder: Path, parallel: Sequence[int], seconds: float, options: Seque
             rollouts = -(-round(number * seconds / (TURNS * LATENCY_S)) // workloads.REPEATS) * workloads.REPEATS
             rows = run.folder / f"rows{number}.jsonl"
             workloads.sokoban_rows(rows, rollouts, seed=100 * number, turns=TURNS)
-            lines.append(row_of(number, watch(run, script, rows, number, rollouts)))
+            collection = collect(run, workloads.AGENT, rows, parallel=number, repeats=workloads.REPEATS)
+            lines.append(row_of(number, list(watch(run, script, collection, TURNS * rollouts))))
     return lines
 
 

@@ -57,3 +57,7 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             listed += map(int, path.read_text().split())
     return listed + [below for child in listed for below in children(child)]
+
+
+def open_files(pid: int) -> int:
+    return sum(1 for _ in (PROC / str(pid) / "fd").iterdir())

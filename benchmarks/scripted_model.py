@@ -186,12 +186,14 @@ def _response(turn: int, turns: int) -> Json:
     return {**serial, **rest, "output": [item], "usage": usage}
 
 
-async def serve(answer: Callable[[bytes], bytes], port: int = 0, engine: Engine | None = None) -> None:
+async def serve(
+    answer: Callable[[bytes], bytes], port: int = 0, engine: Engine | None = None, host: str = "127.0.0.1"
+) -> None:
     """Serve until terminated; the first line printed is the port."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(answer, engine), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(answer, engine), host, port, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     gc.freeze()
     await server.serve_forever()
@@ -200,6 +202,7 @@ async def serve(answer: Callable[[bytes], bytes], port: int = 0, engine: Engine 
 def main() -> None:
     """Serve until terminated; the first line printed is the port."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: a free port, which is printed")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="delay of each response")
     parser.add_argument("--turns", type=int, default=6, help="model calls per episode")
@@ -215,7 +218,7 @@ def main() -> None:
             return engine.metrics()
         return script.answer(request)
 
-    uvloop.run(serve(answer, options.port, engine))
+    uvloop.run(serve(answer, options.port, engine, options.host))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Prints tables that fit a terminal of 100 columns."""
+"""Prints tables that fit a terminal of 100 columns, and writes them to pages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from rollyard.records.errors import OperatorError
 
 
 def verdict(met: bool) -> str:
@@ -23,6 +26,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     if note:
         print(note)
     print(end="", flush=True)
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a table in Markdown; the first column is left-aligned, the others right-aligned."""
+    lines = [f"| {' | '.join(map(_shown, line))} |" for line in (columns, *rows)]
+    return [lines[0], f"|---{'|---:' * (len(columns) - 1)}|", *lines[1:]]
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace the text between two markers of a page. Raises OperatorError if a marker is missing."""
+    page = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, found, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise OperatorError(f"{path} has no {begin} followed by {end}; expected a page with both markers")
+    path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
 
 
 def _shown(cell: object) -> str:

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.graders import Outcome, Triple, hendrycks, math_verify, rollyard
-from benchmarks.tables import table, verdict
+from benchmarks.tables import table, verdict, write_between
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.resources_servers.math.app import last_box, same_string
@@ -169,13 +169,7 @@ class Found:
 
 
 def write(path: Path, found: Found) -> None:
-    """Replace the text between the two markers. Raises OperatorError if a marker is missing."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise OperatorError(f"{path} has no {BEGIN} followed by {END}; expected a page with both markers")
-    path.write_text(f"{before}{begin}\n{tables(found)}{end}{after}", encoding="utf-8")
+    write_between(path, BEGIN, END, tables(found))
 
 
 def tables(found: Found) -> str:

@@ -79,17 +79,26 @@ def plug_ins(folder: Path) -> Path:
     return folder
 
 
-def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10, agent: str = "game_agent") -> Config:
+def game(
+    model_url: str,
+    environment: str = "grl_sokoban",
+    max_steps: int = 10,
+    agent: str = "game_agent",
+    *,
+    replicas: int = 1,
+) -> Config:
     """Return a config: vllm_model in front of the scripted model, an environment, and an agent."""
-    model = {"base_url": f"{model_url}/v1", "api_key": "none", "model": "script"}
+    scaling = {"replicas": replicas} if replicas > 1 else {}
+    model = {"base_url": f"{model_url}/v1", "api_key": "none", "model": "script", **scaling}
     names = {
         "max_steps": max_steps,
+        **scaling,
         "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     return {
         "model": {"responses_api_models": {"vllm_model": model}},
-        "environment": {"resources_servers": {environment: {}}},
+        "environment": {"resources_servers": {environment: scaling}},
         AGENT: {"agents": {agent: names}},
     }
 
@@ -109,9 +118,9 @@ def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
     return write_rows(path, [{**row, "max_steps": max(100, turns)} for row in rows])
 
 
-def plain_rows(path: Path, count: int) -> Path:
-    """Write rows of about 1 kB for an agent that ignores them."""
-    question = "A question of ordinary length. " * 30
+def plain_rows(path: Path, count: int, *, kb: int = 1) -> Path:
+    """Write rows of about `kb` kB for which no environment has to do anything."""
+    question = "A question of ordinary length. " * 30 * kb
 
     def row(index: int) -> dict[str, Any]:
         return {"id": index, "responses_create_params": {"input": [{"role": "user", "content": question}]}}

@@ -263,7 +263,8 @@ async def _launcher(
     async with on_cluster(options.ray_head_node_address, cache) as launcher:
         names = {spec.name for spec in specs}
         chosen = with_replicas(config, names, launcher.cores).servers
-        await launcher.reserve([spec for spec in chosen if spec.name in names], options.ready_timeout_s, print_line=_print_line, stopped=stopped)
+        own = [spec for spec in chosen if spec.name in names]
+        await launcher.reserve(own, options.ready_timeout_s, print_line=_print_line, stopped=stopped)
         if launcher.on_network:
             _print_line(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None

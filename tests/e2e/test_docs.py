@@ -158,6 +158,11 @@ def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
     assert checked.status == 0, checked.err
 
 
+@pytest.mark.parametrize("words", every("ng_capacity"), ids=" ".join)
+def test_every_documented_ng_capacity_line_is_calculated(ng: Command, words: list[str]) -> None:
+    assert ng(*words).status == 0
+
+
 @pytest.mark.parametrize("words", every("ng_serve"), ids=" ".join)
 def test_every_documented_ng_serve_line_has_known_options_and_files_that_exist(words: list[str]) -> None:
     options, _ = read_options(ServeOptions, words[1:], rest=True)
@@ -178,8 +183,8 @@ def test_every_documented_ng_train_line_has_known_keys_and_files_that_exist(tmp_
 
 
 def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
-    others = ("make", "python", "ng_eval", "ng_eval_launcher", "ng_init", "ng_run", "ng_serve", "ng_submit", "ng_train")
-    checked = {*OTHER_PROGRAMS, *OPTIONS, *others}
+    others = ("make", "python", "ng_capacity", "ng_eval", "ng_eval_launcher", "ng_init", "ng_run", "ng_serve")
+    checked = {*OTHER_PROGRAMS, *OPTIONS, *others, "ng_submit", "ng_train"}
     pages = [page for page in PAGES if page != SOKOBAN_EVALUATION]
     assert {words[0] for page in pages for words in documented_lines(page)} <= checked
     for page in PAGES:
@@ -192,7 +197,16 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 OPTIONS = {
     name: name.removeprefix("ng_")
     for name in (
-        *("ng_collect_rollouts", "ng_compare", "ng_gate", "ng_lm_eval", "ng_merge", "ng_notes", "ng_prepare_data"),
+        *(
+            "ng_capacity",
+            "ng_collect_rollouts",
+            "ng_compare",
+            "ng_gate",
+            "ng_lm_eval",
+            "ng_merge",
+            "ng_notes",
+            "ng_prepare_data",
+        ),
         *("ng_reward_profile", "ng_status", "ng_track", "ng_viewer"),
     )
 } | {"ng_doctor": "doctor_machine"}

@@ -15,6 +15,7 @@ from tests.support.waiting import deadline_s
 ENTRIES = {
     "ng_run": "rollyard.cli.run",
     "ng_collect_rollouts": "rollyard.cli.collect_rollouts",
+    "ng_merge": "rollyard.cli.merge",
     "ng_status": "rollyard.cli.status",
     "ng_reward_profile": "rollyard.cli.reward_profile",
     "ng_viewer": "rollyard.cli.viewer",

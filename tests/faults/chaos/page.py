@@ -33,12 +33,13 @@ SOAK = """\
 ## Under load
 
 ```bash
-make soak          # 4,096 episodes in flight, 200 ms per model call, 5 % of the responses invalid, 8 minutes
+make soak          # 10,000 episodes in flight, 200 ms per model call, 5 % of the responses faulty, 10 minutes
 ```
 
-The endpoint occasionally fails in six ways, while other processes use the CPU. The program ends with 1 if a rollout was
-abandoned, an attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session
-stayed open, a server was restarted, or `/metrics` of any server took longer than 2 s.
+Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways, among them
+responses that never come. The program ends with 1 if a rollout is in the output twice, an attempt failed for another
+reason than the endpoint, two rollouts of one puzzle differ, a session stayed open, a server was restarted, the memory
+of a process grew by more than a tenth in the last half, or `/metrics` of any server took longer than 2 s.
 """
 
 SUBJECTS = (

@@ -1,4 +1,4 @@
-"""The model endpoint of the soak test: the script with a latency and six kinds of faults at a given rate.
+"""The model endpoint of the soak test: the script with a latency and seven kinds of faults at a given rate.
 
 `GET /stats` returns how often each fault was injected. A seed determines the sequence of faults.
 """
@@ -20,7 +20,7 @@ TORN = http({"id": "x", "choices": [{"message": {"content": "half of"}}]})[:-20]
 TORN_JSON = http(b'{"id": "chatcmpl-1", "object": "chat.completion", "choices": [{"index": 0, "mess')
 ERROR = http({"error": {"message": "the engine failed", "type": "server_error"}}, 500)
 BUSY = http({"error": {"message": "slow down", "type": "requests"}}, 429, "retry-after: 1\r\n")
-FAULTS = ("error", "busy", "torn_json", "torn", "reset", "slow")
+FAULTS = ("error", "busy", "torn_json", "torn", "reset", "slow", "hang")
 SLOW_S = 3.0
 
 
@@ -52,6 +52,8 @@ class Faulty:
                 asyncio.get_running_loop().call_later(latency_s + 0.05, transport.close)
             case "reset":
                 asyncio.get_running_loop().call_later(latency_s, transport.abort)
+            case "hang":
+                pass
             case _:
                 later(transport, SLOW_S if fault == "slow" else latency_s, self._script.answer(request))
 

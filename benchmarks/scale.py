@@ -1,0 +1,452 @@
+"""Throughput, CPU, memory and files from 64 to 10,000 episodes in flight, and with 1, 2 and 4 processes per server.
+
+The environment has one empty tool; the model endpoint has almost no CPU cost and a fixed latency. Rates and CPU are
+those between 20 % and 80 % of all turns. It also measures the costs from which `ng_capacity` calculates, and compares
+what they predict with points that were measured. `--write docs/scale.md` updates the tables of that page and
+`cli/capacity.json`; `--costs FILE` writes only the costs, for hosts of your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import linear_regression
+
+import orjson
+
+from benchmarks import workloads
+from benchmarks.commands import ROOT, Collection, Config, ModelEndpoint, Run, collect, model_endpoint, stack
+from benchmarks.latency import FULL, turns_per_s, watch
+from benchmarks.processes import open_files, rss_mb
+from benchmarks.tables import markdown, table, verdict, write_between
+from rollyard.cli.capacity import (
+    EXAMPLE,
+    MEASURED,
+    CapacityOptions,
+    Costs,
+    Hosts,
+    Load,
+    Measured,
+    capacity,
+    report,
+)
+from rollyard.cli.options import read_options
+from rollyard.records.errors import OperatorError
+from rollyard.records.jsonl import iter_jsonl, refuse
+
+KINDS = {"agent": "agent", "model": "model server", "environment": "environment", "collector": "collector"}
+"""Name of a process -> what the tables call it."""
+TURNS, LONG_TURNS = 6, 24
+LONG_KB = 32
+BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
+EXAMPLE_BEGIN, EXAMPLE_END = "<!-- example: begin -->", "<!-- example: end -->"
+WITHIN = 0.15
+"""Largest deviation of a prediction."""
+LEAST_MS_PER_TURN = 0.5
+"""Assumed CPU per turn, which decides how many episodes are played without a model latency."""
+LOOK_EVERY_S = 1.0
+IDLE_FILES = 30
+"""Open files of a process without episodes."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """What to play: `parallel` episodes at a time."""
+
+    parallel: int
+    latency_s: float
+    turns: int = TURNS
+    kb: int = 1
+    """Size of the prompt."""
+    replicas: int = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    """One collection."""
+
+    play: Play
+    rate: float
+    """Turns per second."""
+    ms: dict[str, float]
+    """CPU per turn of all processes of a kind."""
+    memory_mb: dict[str, float]
+    """Memory of all processes of a kind."""
+    files: dict[str, int]
+    """Open files of the process of a kind with the most."""
+    busiest: tuple[str, float]
+    """The busiest process, and its share of a core."""
+    busy: float
+    others: float
+    """Shares of the host's CPU that all processes and others used."""
+    tool_ms: tuple[float, float]
+    """Median and 99th percentile."""
+    lost: int
+    failed_attempts: int
+    sessions_left: int
+    prompt_bytes: float
+    turn_bytes: float
+
+    @property
+    def total_ms(self) -> float:
+        return sum(self.ms.values())
+
+    @property
+    def load(self) -> Load:
+        return Load(
+            turns=self.play.turns,
+            model_latency_s=self.play.latency_s,
+            environment_ms=0.0,
+            prompt_bytes=self.prompt_bytes,
+            turn_bytes=self.turn_bytes,
+            in_flight=self.play.parallel,
+            episodes_per_s=None,
+        )
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure."""
+
+    seconds: float = 20.0
+    """Duration of a point at the ideal rate; at least two episodes are played in each slot."""
+    latencies: Sequence[float] = (0.2, 2.0)
+    in_flight: Sequence[int] = (64, 512, 4096, 10_000)
+    replicas: Sequence[int] = (1, 2, 4)
+    replicas_in_flight: int = 512
+    cost: Play = Play(1024, 1.0, replicas=1)
+    rounds: int = 2
+    """Measurements of what only the CPU limits; the one with the least CPU counts."""
+    checks: Sequence[Play] = (Play(512, 0.5, replicas=1), Play(1024, 1.0, turns=12, kb=16), Play(2048, 2.0, turns=10))
+
+
+QUICK = Effort(2.0, (0.2,), (32, 64), (1,), 32, Play(64, 0.2, replicas=1), 1, (Play(32, 0.2, turns=8, kb=4),))
+
+
+@contextmanager
+def playing(play: Play) -> Iterator[tuple[Run, ModelEndpoint]]:
+    """Start an endpoint and a stack, and let them play."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        model_endpoint(latency_ms=1000 * play.latency_s, turns=play.turns) as script,
+    ):
+        folder = Path(temporary)
+        config: Config = workloads.game(script.url, "trivial", replicas=play.replicas, max_steps=2 * play.turns)
+        with stack(folder, config, f"+server_roots=[{workloads.plug_ins(folder / 'plugins')}]") as run:
+            rows = workloads.plain_rows(run.folder / "warm.jsonl", 4)
+            collect(run, workloads.AGENT, rows, parallel=32, repeats=workloads.REPEATS).finish()
+            yield run, script
+
+
+def measure(run: Run, script: ModelEndpoint, play: Play, seconds: float) -> Point:
+    episode_s = play.turns * max(play.latency_s, play.parallel * LEAST_MS_PER_TURN / 1000)
+    count = -(-round(play.parallel * max(seconds / episode_s, 2.0)) // workloads.REPEATS)
+    rows = workloads.plain_rows(run.folder / "rows.jsonl", count, kb=play.kb)
+    expected = count * workloads.REPEATS
+    collection = collect(run, workloads.AGENT, rows, parallel=play.parallel, repeats=workloads.REPEATS)
+    pids = {**run.pids, "collector": collection.process.pid}
+    memory_mb: dict[str, float] = {}
+    files: dict[str, int] = {}
+    samples, looked = [], 0.0
+    for sample in watch(run, script, collection, play.turns * expected):
+        samples.append(sample)
+        if sample.clock - looked > LOOK_EVERY_S:
+            looked = sample.clock
+            memory_mb = {name: max(rss_mb(pid), memory_mb.get(name, 0.0)) for name, pid in pids.items()}
+            files = {name: max(open_files(pid), files.get(name, 0)) for name, pid in pids.items()}
+    first, last = samples[0], samples[-1]
+    seconds = last.clock - first.clock
+    rate = turns_per_s(samples)
+    used = {name: (spent - first.used_s[name]) / seconds for name, spent in last.used_s.items()}
+    endpoint = used.pop("model endpoint")
+    busiest = max(used, key=lambda name: used[name])
+    busy = (last.busy_s - first.busy_s) / (last.available_s - first.available_s)
+    others = busy - (sum(used.values()) + endpoint) / (os.cpu_count() or 1)
+    status = collection.status()
+    tool_ms, prompt_bytes, turn_bytes = _read(collection, play.turns)
+    return Point(
+        play,
+        rate,
+        {kind: 1000 * value / rate for kind, value in _by_kind(used).items()},
+        _by_kind(memory_mb),
+        {kind: max(count for name, count in files.items() if _kind(name) == kind) for kind in _by_kind(memory_mb)},
+        (busiest, used[busiest]),
+        busy,
+        max(others, 0.0),
+        tool_ms,
+        expected - status["measured"],
+        status["failed_attempts"],
+        run.sessions_left(),
+        prompt_bytes,
+        turn_bytes,
+    )
+
+
+def _read(collection: Collection, turns: int) -> tuple[tuple[float, float], float, float]:
+    """Return the tool times in ms, and the sizes of a prompt and of a turn in the model's conversation."""
+    tool_ms: list[float] = []
+    prompt = turn = 0.0
+    for line in iter_jsonl(collection.output, refuse(collection.output)):
+        row = line.value
+        tool_ms.append(1000 * row["timings"]["tool_s"] / row["timings"]["tool_calls"])
+        if not prompt:
+            prompt = len(orjson.dumps(row["responses_create_params"]))
+            turn = len(orjson.dumps(row["response"]["output"])) / turns
+    tool_ms.sort()
+    return (tool_ms[len(tool_ms) // 2], tool_ms[len(tool_ms) * 99 // 100]), prompt, turn
+
+
+def _kind(process: str) -> str:
+    return process.partition("[")[0]
+
+
+def _by_kind(values: dict[str, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, value in values.items():
+        sums[_kind(name)] = sums.get(_kind(name), 0.0) + value
+    return sums
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that was measured."""
+
+    replicas: Sequence[Point]
+    in_flight: Sequence[Point]
+    short: Point
+    long: Point
+    large: Point
+    """Many turns; a large prompt."""
+    checks: Sequence[Point]
+
+    def costs(self) -> Measured:
+        return Measured(measured=host(), **{kind: self._costs(kind) for kind in KINDS})
+
+    def _costs(self, kind: str) -> Costs:
+        """Solve for the costs of a kind: the three points differ in turns, and in bytes."""
+        short, long, large = (point.ms[kind] * point.play.turns for point in (self.short, self.long, self.large))
+        sent = [point.load.sent_kb for point in (self.short, self.long, self.large)]
+        kb_ms = max((large - short) / (sent[2] - sent[0]), 0.0)
+        more = self.long.play.turns - self.short.play.turns
+        turn_ms = max((long - short - kb_ms * (sent[1] - sent[0])) / more, 0.0)
+        episode_ms = max(short - turn_ms * self.short.play.turns - kb_ms * sent[0], 0.0)
+        per_process = [point.play.parallel / self._processes(point, kind) for point in self.in_flight]
+        memory = [point.memory_mb[kind] / self._processes(point, kind) for point in self.in_flight]
+        slope_mb, base_mb = linear_regression(per_process, memory)
+        larger_kb = self.large.load.conversation_kb - self.short.load.conversation_kb
+        grown_mb = self.large.memory_mb[kind] - self.short.memory_mb[kind]
+        copies = max(1000 * grown_mb / self.short.play.parallel / larger_kb, 0.0)
+        usual = self.in_flight[0].load.conversation_kb
+        files = [point.files[kind] - IDLE_FILES for point in self.in_flight]
+        return Costs(
+            episode_ms=round(episode_ms, 3),
+            turn_ms=round(turn_ms, 4),
+            kb_ms=round(kb_ms, 5),
+            base_mb=round(max(base_mb, 0.0), 1),
+            episode_kb=round(max(1000 * slope_mb - usual * copies, 0.0), 1),
+            copies=round(copies, 2),
+            # Whole connections: how many of them are open at the same time varies.
+            files=math.ceil(max(count / episodes for count, episodes in zip(files, per_process, strict=True))),
+        )
+
+    @staticmethod
+    def _processes(point: Point, kind: str) -> int:
+        return 1 if kind == "collector" else point.play.replicas
+
+
+def host() -> str:
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpu = names[0] if names else platform.machine()
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    return f"{today}, {os.cpu_count()} cores of {cpu}, Python {platform.python_version()}, commit {commit or 'unknown'}"
+
+
+def run(effort: Effort) -> Found:
+    replicas = []
+    for count in effort.replicas:
+        play = Play(effort.replicas_in_flight, 0.0, replicas=count)
+        with playing(play) as (stack, script):
+            points = [measure(stack, script, play, effort.seconds / 2) for _ in range(effort.rounds)]
+        replicas.append(min(points, key=lambda point: point.total_ms))
+        _say(replicas[-1])
+    in_flight = []
+    for latency_s in effort.latencies:
+        with playing(Play(1, latency_s)) as (stack, script):
+            for parallel in effort.in_flight:
+                in_flight.append(measure(stack, script, Play(parallel, latency_s), effort.seconds))
+                _say(in_flight[-1])
+    costs: list[Point] = []
+    cost = effort.cost
+    for play in (cost, replace(cost, turns=LONG_TURNS), replace(cost, kb=LONG_KB)):
+        found = []
+        for _ in range(effort.rounds):
+            with playing(play) as (stack, script):
+                found.append(measure(stack, script, play, effort.seconds / 2))
+        costs.append(min(found, key=lambda point: point.total_ms))
+        _say(costs[-1])
+    checks = []
+    for play in effort.checks:
+        with playing(play) as (stack, script):
+            checks.append(measure(stack, script, play, effort.seconds))
+        _say(checks[-1])
+    short, long, large = costs
+    return Found(replicas, in_flight, short, long, large, checks)
+
+
+def _say(point: Point) -> None:
+    play = point.play
+    print(
+        f"{play.parallel} in flight, {play.latency_s:g} s, {play.turns} turns, {play.kb} kB, {play.replicas} replicas: "
+        f"{point.rate:.0f} turns/s, {point.total_ms:.2f} ms per turn",
+        flush=True,
+    )
+
+
+Table = tuple[str, Sequence[str], list[list[object]]]
+
+
+def tables(found: Found, measured: Measured) -> list[Table]:
+    names = [*KINDS, "head"]
+    replicas: list[list[object]] = [
+        [
+            str(point.play.replicas),
+            f"{point.rate / point.play.turns:.0f}",
+            point.total_ms,
+            *(point.ms[name] for name in names),
+            host_cpu(point),
+        ]
+        for point in found.replicas
+    ]
+    in_flight: list[list[object]] = []
+    for point in found.in_flight:
+        play = point.play
+        in_flight.append(
+            [
+                f"{play.parallel:,}",
+                f"{play.latency_s:g} s",
+                f"{point.rate / play.turns:.0f}",
+                f"{100 * point.rate * play.latency_s / play.parallel:.0f} %",
+                point.total_ms,
+                f"{point.busiest[0]} {100 * point.busiest[1]:.0f} %",
+                " / ".join(f"{value:,.1f}" for value in point.tool_ms),
+                str(point.lost),
+                str(point.failed_attempts),
+                str(point.sessions_left),
+                host_cpu(point),
+            ]
+        )
+    memory: list[list[object]] = []
+    for point in found.in_flight:
+        each = [f"{point.memory_mb[kind]:.0f} MB, {point.files[kind]:,}" for kind in KINDS]
+        memory.append([f"{point.play.parallel:,}", f"{point.play.latency_s:g} s", *each])
+    costs: list[list[object]] = [
+        [
+            name,
+            f"{one.episode_ms:.2f}",
+            f"{one.turn_ms:.3f}",
+            f"{one.kb_ms:.4f}",
+            f"{one.base_mb:.0f}",
+            f"{one.episode_kb:.0f}",
+            f"{one.copies:.1f}",
+            f"{one.files:.1f}",
+        ]
+        for name, one in measured.kinds().items()
+    ]
+    checks: list[list[object]] = []
+    for point in found.checks:
+        play = point.play
+        predicted = capacity(point.load, Hosts(), measured)
+        more = {name: play.replicas - need.processes for name, need in predicted.needs.items() if name != "collector"}
+        predicted_mb = predicted.memory_mb + sum(more[name] * measured.kinds()[name].base_mb for name in more)
+        cells: list[object] = []
+        worst = 0.0
+        for before, after in (
+            (predicted.turns_per_s, point.rate),
+            (1000 * predicted.cores / predicted.turns_per_s, sum(point.ms[kind] for kind in KINDS)),
+            (predicted_mb, sum(point.memory_mb[kind] for kind in KINDS)),
+        ):
+            cells += [before, after]
+            worst = max(worst, abs(before / after - 1))
+        title = f"{play.parallel:,}, {play.latency_s:g} s, {play.turns} turns, {play.kb} kB"
+        # On a host whose CPU is used up, turns take longer than any calculation says.
+        found_within = "disturbed" if worst > WITHIN and point.busy > FULL else verdict(worst <= WITHIN)
+        checks.append([title, *cells, f"{100 * worst:.0f} % {found_within}"])
+    latency = ["in flight", "latency", "episodes/s", "of the ideal", "CPU ms/turn", "busiest process"]
+    latency += ["tool call p50 / p99, ms", "lost", "failed attempts", "sessions left", "CPU (others)"]
+    return [
+        (
+            f"Processes per server, {found.replicas[0].play.parallel} in flight, no model latency, CPU ms per turn",
+            ["processes", "episodes/s", "all", *(KINDS.get(name, name) for name in names), "CPU (others)"],
+            replicas,
+        ),
+        ("Episodes in flight, two processes per server", latency, in_flight),
+        (
+            "Memory of all processes of a kind, and open files of each",
+            ["in flight", "latency", *KINDS.values()],
+            memory,
+        ),
+        (
+            "Costs, from which `ng_capacity` calculates",
+            ["", "ms per episode", "ms per turn", "ms per kB sent", "MB", "kB per episode", "copies", "files"],
+            costs,
+        ),
+        (
+            "Predicted and measured",
+            ["", "turns/s", "measured", "CPU ms/turn", "measured", "memory, MB", "measured", "worst"],
+            checks,
+        ),
+    ]
+
+
+def host_cpu(point: Point) -> str:
+    return f"{100 * point.busy:.0f} % ({100 * point.others:.0f} %)"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are not representative")
+    parser.add_argument("--write", type=Path, help="page whose tables to replace; also rewrites cli/capacity.json")
+    parser.add_argument("--costs", type=Path, help="file for the costs, for ng_capacity --costs FILE")
+    parser.add_argument("--in-flight", type=int, nargs="+", help="episodes in flight (default: 64 512 4096 10000)")
+    parser.add_argument("--rounds", type=int, help="measurements of what the CPU limits; the best counts (default: 2)")
+    options = parser.parse_args(arguments)
+    if options.quick and options.write:
+        raise OperatorError("--write needs all points; drop --quick")
+    started = time.monotonic()
+    effort = QUICK if options.quick else Effort()
+    effort = replace(effort, in_flight=options.in_flight or effort.in_flight, rounds=options.rounds or effort.rounds)
+    found = run(effort)
+    measured = found.costs()
+    shown = tables(found, measured)
+    for title, columns, rows in shown:
+        table(title, columns, rows)
+    print(f"\n{measured.measured}; {(time.monotonic() - started) / 60:.0f} min")
+    for path in [options.costs, MEASURED.resolve() if options.write else None]:
+        if path is not None:
+            path.write_bytes(orjson.dumps(measured.model_dump(), option=orjson.OPT_INDENT_2) + b"\n")
+    if options.write:
+        parts = [f"Measured on {measured.measured}.", ""]
+        for title, columns, rows in shown:
+            parts += [f"**{title}**", "", *markdown(columns, rows), ""]
+        write_between(options.write, BEGIN, END, "\n".join(parts))
+        example, _ = read_options(CapacityOptions, EXAMPLE.split()[1:])
+        answer = "\n".join(["```text", *report(*example.calculated()), "```", ""])
+        write_between(options.write, EXAMPLE_BEGIN, EXAMPLE_END, answer)
+        print(f"wrote the tables to {options.write}")
+
+
+if __name__ == "__main__":
+    main()
