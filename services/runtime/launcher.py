@@ -29,7 +29,6 @@ from rollyard.services.config.venv import interpreter_for, needs_isolation
 from rollyard.services.runtime import serve
 from rollyard.services.runtime.process_setup import die_with_parent
 
-
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -130,13 +129,13 @@ def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
     forked: list[ForkedProcess] = []
     if threading.active_count() > 1 or "/libcuda.so" in Path("/proc/self/maps").read_text():
         count = 0
+    # Python ignores a KeyboardInterrupt in the hooks that it runs around a fork, so that a Ctrl-C would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     if count:
         gc.collect()
         gc.freeze()  # otherwise the collections of each child would write to, and so copy, the pages of all objects
         sys.stdout.flush()
     parent_pid = os.getpid()
-    # Python ignores a KeyboardInterrupt in the hooks that it runs around a fork, so that a Ctrl-C would be lost.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for _ in range(count):
         read, write = os.pipe()
         if not (pid := os.fork()):
