@@ -29,6 +29,8 @@ from rollyard.services.config.venv import interpreter_for, needs_isolation
 from rollyard.services.runtime import serve
 from rollyard.services.runtime.process_setup import die_with_parent
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 class Process(Protocol):
     @property
@@ -127,6 +129,8 @@ def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
     forked: list[ForkedProcess] = []
     if threading.active_count() > 1 or "/libcuda.so" in Path("/proc/self/maps").read_text():
         count = 0
+    # Python ignores a KeyboardInterrupt in the hooks that it runs around a fork, so that a Ctrl-C would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     if count:
         gc.collect()
         gc.freeze()  # otherwise the collections of each child would write to, and so copy, the pages of all objects
@@ -142,6 +146,7 @@ def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
         os.close(read)
         forked.append(ForkedProcess(pid, os.fdopen(write, "wb")))
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         yield forked
     finally:
         for process in forked:
@@ -151,16 +156,17 @@ def forked_processes(count: int) -> Iterator[list[ForkedProcess]]:
 
 def _await_launch(inbox: int, parent_pid: int) -> NoReturn:
     os.setsid()
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.SIG_DFL)
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     die_with_parent(parent_pid)
     with os.fdopen(inbox, "rb") as pipe:
         log, _, launch = pipe.read().partition(b"\n")
     if not launch:
         os._exit(0)  # nothing was started
     with Path(os.devnull).open("rb") as nothing, open_private(Path(os.fsdecode(log))) as output:
-        for number, file in enumerate((nothing, output, output)):
-            os.dup2(file.fileno(), number)
+        for descriptor, file in enumerate((nothing, output, output)):
+            os.dup2(file.fileno(), descriptor)
     os.environ["PYTHONUNBUFFERED"] = "1"
     for stream in (sys.__stdout__, sys.__stderr__):
         if isinstance(stream, TextIOWrapper):

@@ -101,3 +101,20 @@ def test_nothing_is_forked_if_a_module_has_loaded_cuda(tmp_path: Path) -> None:
     program = f"import ctypes; ctypes.CDLL({str(library)!r})\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program, "1"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
+
+
+def test_ctrl_c_during_a_fork_is_kept() -> None:
+    program = """
+import os, signal
+from rollyard.services.runtime.launcher import forked_processes
+
+os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with forked_processes(2):
+        print("lost")
+except KeyboardInterrupt:
+    print("kept")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("kept\n", "")
