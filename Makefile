@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
+    mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -227,6 +227,15 @@ bench: $(DEV)  ## measure every published claim about speed on this host
 bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
 
+bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 4 minutes
+	$(BIN)/python -m benchmarks.gate
+
+# Its last version asks for Python 3.13.14, and works with any 3.13.
+bench-nemo-gym: $(DEV)  ## measure CPU per model call beside NeMo Gym 0.7, in turn (requires uv and Python 3.13)
+	uv venv -q --allow-existing --python 3.13 $(NEMO_GYM)-0.7
+	uv pip install -q --python $(NEMO_GYM)-0.7/bin/python --python-version 3.13.14 nemo-gym==0.7.0
+	$(BIN)/python -m benchmarks.nemo_gym $(NEMO_GYM)-0.7/bin
+
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
 	$(BIN)/python -m benchmarks.verdict_rates --write docs/evidence/verdicts.md
@@ -273,7 +282,7 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
 	    --no-annotate -o requirements/nemo-gym.lock
 
 clean:  ## remove this checkout's virtual environments and everything that was built
-	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM)-0.7 $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 clean-environments:  ## remove the cached environments that all checkouts share

@@ -112,13 +112,19 @@ class Collection:
 
 @contextlib.contextmanager
 def installed(revision: str) -> Iterator[Path]:
-    """Check out another commit, install it, and yield the folder of its commands. Raises BenchmarkError."""
+    """Check out another commit, install it as `make .venv/.dev` does, and yield the folder of its commands.
+
+    Raises BenchmarkError.
+    """
+    known = ["git", "-C", str(ROOT), "cat-file", "-e", f"{revision}^{{commit}}"]
+    if subprocess.run(known, capture_output=True, check=False).returncode != 0:
+        raise BenchmarkError(f"the commit {revision} is not in {ROOT}; in a shallow clone: git fetch --unshallow")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "checkout"
         git = ["git", "-C", str(ROOT), "worktree"]
         _run_or_raise([*git, "add", "--quiet", "--detach", str(folder), revision], ROOT)
         try:
-            _run_or_raise([sys.executable, "requirements/environment.py", ".venv", "--compile"], folder)
+            _run_or_raise([sys.executable, "requirements/environment.py", ".venv", "--compile", "dev"], folder)
             yield folder / ".venv" / "bin"
         finally:
             subprocess.run([*git, "remove", "--force", str(folder)], check=True)
@@ -134,7 +140,7 @@ def model_endpoint(
 @contextlib.contextmanager
 def endpoint(program: str, *options: str) -> Iterator[ModelEndpoint]:
     """Run a module that prints its port first in a separate process."""
-    process = subprocess.Popen([sys.executable, "-m", program, *options], stdout=subprocess.PIPE, env=_environment())
+    process = subprocess.Popen([sys.executable, "-m", program, *options], stdout=subprocess.PIPE, env=environment())
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
@@ -159,7 +165,7 @@ def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS
     log = run_folder / "ng_run.log"
     with log.open("wb") as output:
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=run_folder, stdout=output, stderr=output, env=_environment())
+        process = subprocess.Popen(command, cwd=run_folder, stdout=output, stderr=output, env=environment())
     try:
         _await_ready(process, log)
         ready_s = time.monotonic() - started
@@ -187,7 +193,7 @@ def collect(
     command += [f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", f"+num_samples_in_parallel={parallel}"]
     command += ["+responses_create_params.temperature=0.8", *([f"+limit={limit}"] if limit else [])]
     with output.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=run.folder, stdout=log, stderr=log, env=_environment())
+        process = subprocess.Popen(command, cwd=run.folder, stdout=log, stderr=log, env=environment())
     return Collection(process, output)
 
 
@@ -195,6 +201,18 @@ def _run_or_raise(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BenchmarkError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()[-3000:]}")
+
+
+def cpu_of(command: Sequence[str], folder: Path) -> float:
+    """Run a command to its end; return the CPU seconds of it and its children. Raises BenchmarkError if it failed."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment())
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            log.seek(0)
+            raise BenchmarkError(f"{' '.join(command)} exited with {process.returncode}:\n{_tail(log)}")
+    return used.ru_utime + used.ru_stime
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -212,13 +230,14 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 def _servers(folder: Path, commands: Path) -> list[dict[str, Any]]:
     command = [str(commands / "ng_status"), "+json=true"]
-    status = subprocess.run(command, cwd=folder, capture_output=True, env=_environment(), check=True, timeout=TIMEOUT_S)
+    status = subprocess.run(command, cwd=folder, capture_output=True, env=environment(), check=True, timeout=TIMEOUT_S)
     servers: list[dict[str, Any]] = orjson.loads(status.stdout)
     return servers
 
 
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
+def environment() -> dict[str, str]:
+    # With it, every process would compile the modules of an editable checkout again.
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _tail(log: Path | IO[bytes]) -> str:

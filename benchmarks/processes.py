@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,16 @@ def cpu_s(pid: int) -> float:
     """Return the CPU seconds (user and system) of all threads of the process, in steps of 10 ms."""
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def family_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of the process and all its descendants, including those that have ended."""
+    ticks = 0
+    for member in (pid, *children(pid)):
+        with contextlib.suppress(OSError):
+            # The last two are those of the children for which it has waited.
+            ticks += sum(map(int, (PROC / str(member) / "stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / TICKS
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
@@ -40,6 +51,9 @@ def host_cpu_s() -> tuple[float, float]:
 
 def children(pid: int) -> list[int]:
     """Return all descendants of the process, excluding itself."""
-    listed = (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
-    found = [int(child) for child in listed]
-    return found + [below for child in found for below in children(child)]
+    # Only a process's own threads list it, and one that ends meanwhile has no children.
+    listed: list[int] = []
+    for path in (PROC / str(pid) / "task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            listed += map(int, path.read_text().split())
+    return listed + [below for child in listed for below in children(child)]

@@ -15,13 +15,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.commands import COMMANDS, BenchmarkError
+from benchmarks.commands import COMMANDS, BenchmarkError, cpu_of
+from benchmarks.comparison import Figure, Measure, warmed_up
 from benchmarks.processes import children, rss_mb
 from benchmarks.tables import table, verdict
 
@@ -96,6 +98,19 @@ def rollouts(case: Case) -> Iterator[bytes]:
         if case.tokens:
             row["token_trail"] = {"turns": calls, "breaks": 0, "segments": 1}
         yield orjson.dumps(row) + b"\n"
+
+
+@contextmanager
+def compared(commands: Path, folder: Path) -> Iterator[Measure]:
+    """Yield what measures the CPU seconds for 100,000 rollouts."""
+    path = folder / "rollouts.jsonl"
+    with path.open("wb") as file:
+        file.writelines(rollouts(Case("", 100_000, False, 0.0, 0.0)))
+    command = [str(commands / "ng_reward_profile"), f"+jsonl_fpath={path}", f"+output_dir={folder / 'profile'}"]
+    yield warmed_up(lambda _: {"ng_reward_profile": cpu_of(command, folder)})
+
+
+FIGURE = Figure("ng_reward_profile of 100,000 rollouts", "CPU s", compared)
 
 
 def measure(case: Case, folder: Path) -> list[object]:

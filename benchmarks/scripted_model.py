@@ -25,13 +25,14 @@ from rollyard.records.types import Json
 
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"
-CHAT_OUTPUT, RESPONSES_OUTPUT = b'"tool_call_id"', b'"function_call_output"'
-"""Occurs once per tool output. Quotes inside a JSON string are escaped, so there are no false matches."""
+CALL = b'"call_'
+"""Precedes the number of a tool call, last in the id of the last tool output. Searched from the end, so that a long
+conversation costs no more than a short one. Inside a text, its quote is escaped."""
 USAGE = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
 
 
 class Script:
-    """Encoded responses, by the number of tool outputs in the request."""
+    """Encoded responses, by the number of the last tool call in the request."""
 
     def __init__(self, turns: int) -> None:
         self.chat = [http(_completion(turn, turns)) for turn in range(turns)]
@@ -41,13 +42,17 @@ class Script:
     def answer(self, request: bytes) -> bytes:
         """Return the response to a complete HTTP request."""
         if request.startswith(b"POST /v1/chat"):
-            responses, outputs = self.chat, request.count(CHAT_OUTPUT)
+            responses = self.chat
         elif request.startswith(b"POST /v1/responses"):
-            responses, outputs = self.responses, request.count(RESPONSES_OUTPUT)
+            responses = self.responses
         else:
             return self.stats()
         self.turns_served += 1
-        return responses[min(outputs, len(responses) - 1)]
+        at = request.rfind(CALL)
+        while at > 0 and request[at - 1 : at] == b"\\":
+            at = request.rfind(CALL, 0, at)
+        turn = 0 if at < 0 else int(request[at + len(CALL) : request.index(b'"', at + len(CALL))]) + 1
+        return responses[min(turn, len(responses) - 1)]
 
     def stats(self) -> bytes:
         """Return a response with the number of turns served and the CPU seconds of this process."""

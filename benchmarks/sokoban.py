@@ -18,7 +18,7 @@ import numpy as np
 
 from rollyard.resources_servers.grl_sokoban.game import Game
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import tuples
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 
 ROUNDS = 4
 RUNS = 5
@@ -38,9 +38,8 @@ def main() -> None:
     gym = quiet_gym()
     gym_times: dict[str, list[float]] = {work: [] for work in TARGETS}
     own_times: dict[str, list[float]] = {work: [] for work in TARGETS}
-    streams = Streams()
     for spec in specs:
-        rounds = [(measure_gym(gym, spec), measure_own(spec, streams)) for _ in range(ROUNDS)]
+        rounds = [(measure_gym(gym, spec), measure_own(spec)) for _ in range(ROUNDS)]
         for work in TARGETS:
             gym_times[work].append(min(gym_round[work] for gym_round, _ in rounds))
             own_times[work].append(min(own_round[work] for _, own_round in rounds))
@@ -62,18 +61,18 @@ def reproducible(rows: int) -> Iterator[RoomSpec]:
                 yield spec
 
 
-def measure_own(spec: RoomSpec, streams: Streams) -> dict[str, float]:
+def measure_own(spec: RoomSpec) -> dict[str, float]:
     start = process_time()
     for _ in range(RUNS):
-        generate(spec, streams)
+        generate(spec)
     room = process_time() - start
 
     start = process_time()
     for _ in range(RUNS):
-        play(Game(generate(spec, streams)))
+        play(Game(generate(spec)))
     session = process_time() - start
 
-    games = [Game(generate(spec, streams)) for _ in range(RUNS)]
+    games = [Game(generate(spec)) for _ in range(RUNS)]
     start = process_time()
     for game in games:
         play(game)

@@ -1,5 +1,7 @@
 """Time from `ng_run` to "All 3 / 3 servers ready!" with warm caches; idle memory and CPU, processes, shutdown time.
 
+CPU time of `--help`, for the command that takes the longest.
+
 Memory is read from /proc/<pid>/smaps_rollup two seconds after the start, for head and servers together. The target
 applies to the sum of RSS, which counts a shared page once per process; PSS counts it once in total.
 """
@@ -10,18 +12,23 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import stack
-from benchmarks.processes import children, memory_mb
+from benchmarks.commands import COMMANDS, cpu_of, stack
+from benchmarks.comparison import Figure, Measure, warmed_up
+from benchmarks.processes import children, family_cpu_s, memory_mb
 from benchmarks.tables import table, verdict
 
-READY_S = 4.0
+READY_S = 1.5
+HELP_S = 0.3
 IDLE_MB = 400.0
 SETTLE_S = 2.0
+HELPFUL = ("ng_run", "ng_collect_rollouts", "ng_viewer")
+"""Commands whose `--help` is compared."""
 UNUSED_URL = "http://127.0.0.1:9"
 """URL of a model endpoint that is never called."""
 
@@ -55,6 +62,31 @@ def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
     return Start(run.ready_s, used, rss, pss, len(pids), idle, stop_s)
 
 
+def figures() -> list[Figure]:
+    """Return what a comparison measures: a start, and `--help`."""
+
+    @contextmanager
+    def start(commands: Path, folder: Path) -> Iterator[Measure]:
+        def once(number: int) -> dict[str, float]:
+            with stack(folder, workloads.game(UNUSED_URL), commands=commands) as run:
+                return {"all processes": family_cpu_s(run.pid)}
+
+        yield warmed_up(once)
+
+    @contextmanager
+    def help_of(commands: Path, folder: Path) -> Iterator[Measure]:
+        yield warmed_up(lambda _: {name: cpu_of([str(commands / name), "--help"], folder) for name in HELPFUL})
+
+    return [Figure("ng_run to ready", "CPU s", start), Figure("--help", "CPU s", help_of)]
+
+
+def slowest_help(runs: int, folder: Path) -> tuple[str, list[float]]:
+    """Return the command with the largest median, and its CPU seconds of each run."""
+    commands = sorted(COMMANDS.glob("ng_*"))
+    found = {one.name: [cpu_of([str(one), "--help"], folder) for _ in range(runs)] for one in commands}
+    return max(found.items(), key=lambda item: statistics.median(item[1]))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: one start of each kind")
@@ -68,15 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             else:
                 found = [measure(Path(temporary), extra, SETTLE_S) for _ in range(options.runs + 1)][1:]
             rows += _table_rows(name, found)
+        command, used = slowest_help(1 if options.quick else options.runs, Path(temporary))
+    rows.append(_row(f"{command} --help, CPU-s", used, HELP_S))
     head = ["", "median", "min", "max", "target", ""]
     table("ng_run: head, vllm_model, grl_sokoban, game_agent", head, rows)
 
 
 def _table_rows(name: str, starts: Sequence[Start]) -> list[list[object]]:
     def line(label: str, values: Sequence[float], most: float | None = None) -> list[object]:
-        median = statistics.median(values)
-        target = [f"<{most:g}", verdict(median < most)] if most else ["", ""]
-        return [f"{name}: {label}", median, min(values), max(values), *target]
+        return _row(f"{name}: {label}", values, most)
 
     return [
         line("to ready, s", [start.ready_s for start in starts], READY_S),
@@ -87,6 +119,12 @@ def _table_rows(name: str, starts: Sequence[Start]) -> list[list[object]]:
         line("processes", [start.processes for start in starts]),
         line("stop, s", [start.stop_s for start in starts]),
     ]
+
+
+def _row(label: str, values: Sequence[float], most: float | None) -> list[object]:
+    median = statistics.median(values)
+    target = [f"<{most:g}", verdict(median < most)] if most else ["", ""]
+    return [label, median, min(values), max(values), *target]
 
 
 if __name__ == "__main__":

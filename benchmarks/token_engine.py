@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from benchmarks.scripted_model import CHAT_OUTPUT, http, serve
+from benchmarks.scripted_model import http, serve
 from rollyard.records.types import Json
 
 TURNS = 6
@@ -36,6 +36,7 @@ OBSERVATION = "\n".join(["##########__#O__X__P__#__####"] * 60)
 """About 600 token ids."""
 _SHORT, _OTHER = b'"add_generation_prompt":false', b'"content":"x"}]'
 _PLACEHOLDER = b'"content":"x"}'
+_TOOL_OUTPUT = b'"tool_call_id"'
 _PARAMS: Json = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -95,7 +96,7 @@ class Prepared:
             return (self.renderings if path.endswith(b"render") else self.tokenized)[which]
         if b'"return_token_ids":true' not in request:
             return self.plain
-        return self.chat[min(request.count(CHAT_OUTPUT), TURNS - 1)]
+        return self.chat[min(request.count(_TOOL_OUTPUT), TURNS - 1)]
 
     def _ids(self, count: int) -> list[int]:
         """Return ids whose decimal length is distributed as in ordinary text, for a vocabulary of 150,000."""

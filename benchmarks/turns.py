@@ -7,33 +7,35 @@ single rollout. Rollouts/s is the collector's own number, from its first request
 and drain. Each point uses new rooms, with 16 rollouts each, so generating them is included. The best of `--rounds`
 measurements is reported, because other load on the host only increases the CPU time.
 
-With `--against REVISION` it measures that commit and this checkout in turn on the same rows, with both stacks up, and
-prints the medians and their ratio; the interval holds the median ratio of 95 % of the samples drawn from the pairs.
+With `--turns 5,20,100` it measures episodes of so many turns at one degree of parallelism, and the memory of each
+process after them. With `--against REVISION` it measures that commit and this checkout in turn on the same rows, with
+both stacks up, and prints the medians, their ratio and its interval (comparison.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import COMMANDS, BenchmarkError, ModelEndpoint, Run, collect, installed, model_endpoint, stack
+from benchmarks.commands import COMMANDS, ModelEndpoint, Run, collect, model_endpoint, stack
+from benchmarks.comparison import LIMIT, Figure, Measure, Plan, against
+from benchmarks.processes import rss_mb
 from benchmarks.tables import table, verdict
 
 TURNS = 6
+MODES: dict[str, Sequence[str]] = {"processes": (), "colocated": ("+colocate=true",)}
 PARALLEL = (1, 16, 64, 256, 1024)
 ROLLOUTS = {1: 320, 16: 1600, 64: 1600, 256: 2048, 1024: 3072}
 MAX_MS_PER_TURN = {"processes": 1.0, "colocated": 0.5}
 MAX_MS_PER_TURN_AT_1024 = {"processes": 1.4, "colocated": 0.5}
 MIN_ROLLOUTS_PER_S = 250
-SERVERS = ("head", "model", "environment", workloads.AGENT, "servers")
+PROCESSES = ("head", "model", "environment", workloads.AGENT, "servers", "collector")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Point:
 
 
 def measure(run: Run, script: ModelEndpoint, rows: Path, parallel: int, start_s: float) -> Point:
-    """Collect every row of `rows`. `start_s`: CPU seconds of a collector that plays a single rollout."""
+    """Collect every row of `rows`. `start_s`: CPU seconds of a collector that plays a single, short rollout."""
     turns, endpoint_cpu = script.stats()
     before = run.cpu()
     collected = collect(run, workloads.AGENT, rows, parallel=parallel, repeats=workloads.REPEATS).finish()
@@ -61,7 +63,7 @@ def measure(run: Run, script: ModelEndpoint, rows: Path, parallel: int, start_s:
     turns_after, endpoint_cpu_after = script.stats()
     turns_made = turns_after - turns
     seconds = {**used, "collector": collected.cpu_s - start_s}
-    ms = {name: 1000 * spent / turns_made for name, spent in seconds.items()}
+    ms = {name: 1000 * seconds[name] / turns_made for name in PROCESSES if name in seconds}
     return Point(
         parallel,
         ms,
@@ -100,15 +102,15 @@ class Warm:
 
 @contextmanager
 def warm(
-    folder: Path, environment: str, options: Sequence[str], rounds: int, commands: Path = COMMANDS
+    folder: Path, environment: str, options: Sequence[str], rounds: int, commands: Path = COMMANDS, turns: int = TURNS
 ) -> Iterator[Warm]:
     """Start a model endpoint and a stack in front of it, and let it play."""
     with (
-        model_endpoint(turns=TURNS) as script,
-        stack(folder, workloads.game(script.url, environment), *options, commands=commands) as run,
+        model_endpoint(turns=turns) as script,
+        stack(folder, workloads.game(script.url, environment, turns), *options, commands=commands) as run,
     ):
-        one = workloads.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
-        some = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
+        one = workloads.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=turns)
+        some = workloads.sokoban_rows(run.folder / "warm.jsonl", -(-320 * TURNS // turns), seed=2, turns=turns)
         collect(run, workloads.AGENT, some, parallel=32, repeats=workloads.REPEATS).finish()
         starts = [collect(run, workloads.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(rounds)]
         yield Warm(run, script, min(starts))
@@ -131,7 +133,7 @@ def series(folder: Path, environment: str, options: Sequence[str], effort: Effor
 
 def show(title: str, mode: str, points: Sequence[Point]) -> None:
     """Print the table of one series."""
-    names = [name for name in (*SERVERS, "collector") if name in points[0].ms]
+    names = list(points[0].ms)
     rows: list[list[object]] = []
     for point in points:
         most = MAX_MS_PER_TURN[mode] if point.parallel <= 256 else MAX_MS_PER_TURN_AT_1024[mode]
@@ -145,71 +147,69 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
     table(title, head, rows, note)
 
 
-def compare(folder: Path, before: Path, options: Sequence[str], parallel: int, pairs: int, scale: float) -> list[float]:
-    """Measure the commands in `before` and those of this checkout in turn; return the ratios of CPU per turn."""
-    with ExitStack() as stacks:
-        old, new = (
-            stacks.enter_context(warm(folder, "grl_sokoban", options, 3, commands)) for commands in (before, COMMANDS)
-        )
-        points: list[tuple[Point, Point]] = []
-        for number in range(pairs):
-            rows = folder / f"pair{number}.jsonl"
-            workloads.sokoban_rows(rows, round(ROLLOUTS[parallel] * scale), seed=1000 * parallel + number, turns=TURNS)
-            if number % 2:
-                earlier, later = old.measure(rows, parallel), new.measure(rows, parallel)
-            else:
-                later, earlier = new.measure(rows, parallel), old.measure(rows, parallel)
-            points.append((earlier, later))
-    names = [name for name in (*SERVERS, "collector") if name in points[0][0].ms]
-    cells: list[list[object]] = [
-        [
-            title,
-            statistics.median(point.total_ms for point in kind),
-            *(statistics.median(point.ms[name] for point in kind) for name in names),
-        ]
-        for title, kind in zip(("before", "now"), zip(*points, strict=True), strict=True)
-    ]
-    table(f"{parallel} in flight, {pairs} pairs, medians of CPU ms per turn", ["", "ms/turn", *names], cells)
-    return [new.total_ms / old.total_ms for old, new in points]
+def figures(parallel: int, scale: float) -> list[Figure]:
+    """Return what a comparison measures: CPU per turn, with a process per server and colocated."""
+
+    def figure(mode: str, options: Sequence[str]) -> Figure:
+        @contextmanager
+        def prepare(commands: Path, folder: Path) -> Iterator[Measure]:
+            with warm(folder, "grl_sokoban", options, 3, commands) as ready:
+
+                def once(number: int) -> dict[str, float]:
+                    rows = folder / f"rows{number}.jsonl"
+                    rollouts = round(ROLLOUTS[parallel] * scale)
+                    workloads.sokoban_rows(rows, rollouts, seed=1000 * parallel + number, turns=TURNS)
+                    return ready.measure(rows, parallel).ms
+
+                yield once
+
+        return Figure(f"turns, {mode}, {parallel} in flight", "CPU ms/turn", prepare)
+
+    return [figure(mode, options) for mode, options in MODES.items()]
 
 
-def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the median."""
-    source = random.Random(1)
-    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return medians[draws // 40], medians[-1 - draws // 40]
+def curve(folder: Path, lengths: Sequence[int], parallel: int, effort: Effort) -> None:
+    """Print CPU time and memory by the number of turns of the episodes."""
+    for mode, options in MODES.items():
+        cells: list[list[object]] = []
+        for turns in lengths:
+            with warm(folder, "grl_sokoban", options, effort.rounds, turns=turns) as ready:
+                rollouts = max(parallel, round(ROLLOUTS[parallel] * effort.scale * TURNS / turns))
+                found: list[Point] = []
+                for number in range(effort.rounds):
+                    rows = ready.run.folder / f"rows{number}.jsonl"
+                    workloads.sokoban_rows(rows, rollouts, seed=100 * turns + number, turns=turns)
+                    found.append(ready.measure(rows, parallel))
+                memory = {name: rss_mb(pid) for name, pid in {**ready.run.pids, "servers": ready.run.pid}.items()}
+            best = min(found, key=lambda point: point.total_ms)
+            of = [f"{ms:.2f}" + (f" ({memory[name]:.0f})" if name in memory else "") for name, ms in best.ms.items()]
+            cells.append([str(turns), best.turns_per_rollout, best.total_ms, *of, best.endpoint_ms])
+            head = ["turns", "made", "ms/turn", *best.ms, "(endpoint)"]
+        table(f"{mode}, {parallel} in flight: CPU ms per turn by process (and its RSS in MB)", head, cells)
 
 
-def against(revision: str, parallel: int, pairs: int, scale: float, max_ratio: float | None) -> int:
-    """Compare with a commit, a process per server and colocated. Return 1 if a median ratio is above `max_ratio`."""
-    missed = False
-    with tempfile.TemporaryDirectory() as temporary, installed(revision) as before:
-        for mode, options in (("processes", []), ("colocated", ["+colocate=true"])):
-            folder = Path(temporary) / mode
-            folder.mkdir()
-            ratios = compare(folder, before, options, parallel, pairs, scale)
-            middle, (low, high) = statistics.median(ratios), interval(ratios)
-            print(f"{mode}: {middle:.3f} times the CPU per turn of {revision} ({low:.3f} to {high:.3f})", flush=True)
-            missed |= max_ratio is not None and middle > max_ratio
-    return int(missed)
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: one point, few rollouts, one round")
     parser.add_argument("--rounds", type=int, default=2, help="measurements per point; the best one is reported")
+    parser.add_argument("--turns", type=_numbers, metavar="5,20,100", help="the curve over the length of episodes")
     parser.add_argument("--against", metavar="REVISION", help="compare with this commit, in turn")
     parser.add_argument("--pairs", type=int, default=8, help="with --against: measurements of each (default: 8)")
-    parser.add_argument("--parallel", type=int, default=64, choices=ROLLOUTS, help="with --against (default: 64)")
-    parser.add_argument("--max-ratio", type=float, help="with --against: exit with 1 if a median ratio is above it")
+    parser.add_argument("--parallel", type=int, default=64, choices=ROLLOUTS, help="with these two (default: 64)")
+    parser.add_argument("--max-ratio", type=float, default=LIMIT, help="with --against: fail if a ratio is above it")
     options = parser.parse_args(arguments)
-    if options.against:
-        scale = 0.2 if options.quick else 1.0
-        try:
-            sys.exit(against(options.against, options.parallel, options.pairs, scale, options.max_ratio))
-        except BenchmarkError as error:
-            sys.exit(str(error))
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
+    if options.against:
+        plan = Plan(options.pairs, options.pairs, limit=options.max_ratio)
+        sys.exit(against(options.against, figures(options.parallel, effort.scale), plan))
+    if options.turns:
+        with tempfile.TemporaryDirectory() as temporary:
+            curve(Path(temporary), options.turns, options.parallel, effort)
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         roots = f"+server_roots=[{workloads.plug_ins(folder / 'plugins')}]"

@@ -13,9 +13,13 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 from time import process_time
 
+from benchmarks.commands import BenchmarkError, Config, stack
+from benchmarks.comparison import Figure, Measure, warmed_up
+from benchmarks.processes import family_cpu_s
 from benchmarks.tables import table, verdict
 from rollyard.records.data_files import INSTALLED
 from rollyard.resources_servers.answers.grader import AnswerGrader
@@ -31,6 +35,10 @@ from rollyard.resources_servers.math.app import gold_answer
 
 DATA = INSTALLED.parent / "shared" / "data"
 ENVIRONMENTS = INSTALLED / "resources_servers"
+TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
+WORDS = "This is a plain sentence about the weather, which was fine in the town. " * 20
+PARTS = 12
+"""Pairs of a comparison whose answers differ, so that no grader finds them in its caches."""
 Pair = tuple[str, str]
 TARGET = 1.0
 """Maximum ratio of our CPU time per verdict to math-verify's."""
@@ -66,6 +74,59 @@ async def measure(*, quick: bool) -> None:
     await workers.close()
     columns = ("answers", "number", "Rollyard, ms", "math-verify, ms", "ratio", "target 1.0")
     table("CPU milliseconds per verdict", columns, rows, f"starting a worker process: {start:.1f} s of CPU, once each")
+
+
+def figures() -> list[Figure]:
+    """Return what a comparison measures: CPU time per `/verify` of each grader's server and its workers."""
+    return [figure(environment, bodies) for environment, bodies in requests().items()]
+
+
+def figure(environment: str, bodies: Sequence[bytes]) -> Figure:
+    @contextlib.contextmanager
+    def prepare(commands: Path, folder: Path) -> Iterator[Measure]:
+        config: Config = {environment: {"resources_servers": {environment: {}}}}
+        with stack(folder, config, commands=commands) as run:
+            connection = HTTPConnection(run.urls[environment].removeprefix("http://"))
+            pid = run.pids[environment]
+
+            def once(number: int) -> dict[str, float]:
+                before = family_cpu_s(pid)
+                for body in (part := bodies[number % PARTS :: PARTS]):
+                    connection.request("POST", "/verify", body, {"content-type": "application/json"})
+                    response = connection.getresponse()
+                    if "reward" not in json.loads(text := response.read()):
+                        raise BenchmarkError(f"/verify of {environment}: {text.decode()}")
+                return {environment: 1000 * (family_cpu_s(pid) - before) / len(part)}
+
+            yield warmed_up(once)
+            connection.close()
+
+    return Figure(f"/verify of {environment}", "CPU ms", prepare)
+
+
+def requests() -> dict[str, list[bytes]]:
+    """Return the bodies for `/verify` by environment. Each pair sends a part of them, about a second of CPU."""
+    triples = list(read_rows(TRIPLES))
+    math = [
+        {"problem": each["problem"], "expected_answer": each["gold"], **answered(each["response"])}
+        for each in triples
+        if each["environment"] == "math"
+    ]
+    gsm8k = [
+        {"question": each["problem"], "expected_answer": each["gold"], **answered(each["response"])}
+        for each in triples
+        if each["environment"] == "gsm8k"
+    ]
+    ifeval = [
+        row | answered(f"{number} {WORDS}")
+        for number, row in enumerate(read_rows(ENVIRONMENTS / "ifeval" / "data" / "example.jsonl"))
+    ]
+    kinds = (("gsm8k", gsm8k, 90), ("math", math, 1), ("ifeval", ifeval, 3600))
+    return {name: [json.dumps(row).encode() for row in rows] * repeats for name, rows, repeats in kinds}
+
+
+def answered(text: str) -> dict[str, object]:
+    return {"response": {"status": "completed", "output": [message(text)]}}
 
 
 def sets() -> Iterator[tuple[str, str, list[Pair]]]:
@@ -112,9 +173,8 @@ def ifeval() -> float:
     """Return the CPU milliseconds per prompt, checking its instructions on a text of 280 words."""
     path = DATA / "ifeval" / "input_data.jsonl"
     rows = list(read_rows(path if path.is_file() else ENVIRONMENTS / "ifeval" / "data" / "example.jsonl"))
-    words = "This is a plain sentence about the weather, which was fine in the town. "
     checks = [
-        (kind, instruction(kind, arguments), f"{number} {words * 20}")
+        (kind, instruction(kind, arguments), f"{number} {WORDS}")
         for number, row in enumerate(rows)
         for kind, arguments in zip(row["instruction_id_list"], row["kwargs"], strict=True)
     ]

@@ -19,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,8 +28,9 @@ from typing import Any
 import orjson
 
 from benchmarks import profile
-from benchmarks.commands import COMMANDS, TIMEOUT_S, BenchmarkError
-from benchmarks.processes import PROC, TICKS, cpu_s, rss_mb
+from benchmarks.commands import COMMANDS, TIMEOUT_S, BenchmarkError, environment
+from benchmarks.comparison import Figure, Measure, warmed_up
+from benchmarks.processes import children, cpu_s, family_cpu_s, rss_mb
 from benchmarks.tables import table, verdict
 from rollyard.analysis.metrics.run_pair import TaskChanges
 from rollyard.analysis.metrics.training_steps import StepSummary, TaskSeries
@@ -96,10 +98,10 @@ class Startup:
 class Viewer:
     """A running ng_viewer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, commands: Path = COMMANDS) -> None:
         self._began = time.monotonic()
-        command = [str(COMMANDS / "ng_viewer"), f"+jsonl_fpath={path}", "+port=0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [str(commands / "ng_viewer"), f"+jsonl_fpath={path}", "+port=0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         assert self.process.stdout is not None
         self._url = self.process.stdout.readline().strip()
 
@@ -136,7 +138,7 @@ class Viewer:
     def memory_mb(self) -> float:
         """Return the RSS of all its processes."""
         try:
-            return sum(map(rss_mb, (self.process.pid, *self._readers())))
+            return sum(map(rss_mb, (self.process.pid, *children(self.process.pid))))
         except (OSError, IndexError):
             return 0.0
 
@@ -162,21 +164,30 @@ class Viewer:
         if self.process.wait(TIMEOUT_S) != 0:
             raise BenchmarkError(f"ng_viewer exited with {self.process.returncode}")
 
-    def _readers(self) -> list[int]:
-        """Return the child processes of all threads."""
-        tasks = (PROC / str(self.process.pid) / "task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split()]
-
     def cpu_s(self) -> float:
         """Return the CPU seconds of the process and its children, including exited ones."""
-        fields = (PROC / str(self.process.pid) / "stat").read_text().rpartition(")")[2].split()
-        own = sum(map(int, fields[11:15])) / TICKS
+        return family_cpu_s(self.process.pid)
+
+
+@contextmanager
+def compared(commands: Path, folder: Path) -> Iterator[Measure]:
+    """Yield what measures the CPU seconds until the first list of 3,200 rollouts."""
+    case = Case("", 3_200, 0, 0.0, 0.0, 0.0, 0.0)
+    path = folder / "rollouts.jsonl"
+    with path.open("wb") as file:
+        file.writelines(rollouts(case))
+
+    def once(number: int) -> dict[str, float]:
+        viewer = Viewer(path, commands)
         try:
-            return own + sum(map(cpu_s, self._readers()))
-        except (OSError, IndexError):
-            return own
+            return {"ng_viewer": viewer.await_all(case).list_cpu_s}
+        finally:
+            viewer.stop()
+
+    yield warmed_up(once)
 
 
+FIGURE = Figure("ng_viewer to its first list, 3,200 rollouts", "CPU s", compared)
 Rows = list[list[object]]
 
 

@@ -79,18 +79,18 @@ def plug_ins(folder: Path) -> Path:
     return folder
 
 
-def game(model_url: str, environment: str = "grl_sokoban") -> Config:
-    """Return a config: vllm_model in front of the scripted model, an environment, and the game agent."""
+def game(model_url: str, environment: str = "grl_sokoban", max_steps: int = 10, agent: str = "game_agent") -> Config:
+    """Return a config: vllm_model in front of the scripted model, an environment, and an agent."""
     model = {"base_url": f"{model_url}/v1", "api_key": "none", "model": "script"}
     names = {
-        "max_steps": 10,
+        "max_steps": max_steps,
         "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     return {
         "model": {"responses_api_models": {"vllm_model": model}},
         "environment": {"resources_servers": {environment: {}}},
-        AGENT: {"agents": {"game_agent": names}},
+        AGENT: {"agents": {agent: names}},
     }
 
 
@@ -100,10 +100,13 @@ def instant(latency_s: float = 0.0, replicas: int = 1) -> Config:
 
 
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
-    """Write rows for `rollouts`. None can be solved by the script: it makes `turns - 2` moves, and they need more."""
+    """Write rows for `rollouts`, which allow an episode of `turns`.
+
+    None can be solved by the script: it moves up and down, and they need at least six moves.
+    """
     count = -(-rollouts // REPEATS)
-    rows = list(islice(labelled(seeded_rooms(seed), RowSelection(min_moves=turns)), count))
-    return write_rows(path, rows)
+    rows = islice(labelled(seeded_rooms(seed), RowSelection(min_moves=6)), count)
+    return write_rows(path, [{**row, "max_steps": max(100, turns)} for row in rows])
 
 
 def plain_rows(path: Path, count: int) -> Path:

@@ -25,11 +25,11 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.process_group import guarded
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.run_types import HeadFile
+from rollyard.records.run_types import HeadFile, HeadServer
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import CollectionStatus, Parallel, State
+from rollyard.records.types import CREATE_PARAMS, CollectionStatus, Parallel, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -37,7 +37,6 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NOTE, clients_of
 from rollyard.services.rollouts.collection import (
-    CREATE_PARAMS,
     CollectionPlan,
     OpenCollection,
     check_file_limit,
@@ -48,7 +47,7 @@ from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
-from rollyard.services.runtime.run_dir import HeadServer, find_run, head_address
+from rollyard.services.runtime.run_dir import find_run, head_address
 
 if TYPE_CHECKING:
     from rollyard.services.runtime.ray_launcher import RayLauncher

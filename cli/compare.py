@@ -10,7 +10,6 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.metrics.comparison import RESAMPLES
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.run_pair import (
     SOLVE_RATE,
@@ -62,7 +61,7 @@ class CompareOptions(Options):
     printed, such as 0.02."""
     seed: int = Field(default=0, ge=0)
     """Seed of the bootstrap."""
-    resamples: int = Field(default=RESAMPLES, ge=100)
+    resamples: int = Field(default=10_000, ge=100)
     """Number of bootstrap resamples."""
     as_json: bool = Field(default=False, alias="json")
     """Print JSON instead of text."""

@@ -57,12 +57,12 @@ from rollyard.launchers.evaluation.watch import (
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import CollectionStatus
+from rollyard.records.types import CREATE_PARAMS, CollectionStatus
 from rollyard.services.config.load import find_config
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import search_path
-from rollyard.services.rollouts.collection import CREATE_PARAMS, max_turns
+from rollyard.services.rollouts.collection import max_turns
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 
 

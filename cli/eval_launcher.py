@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rollyard.cli.console import console
-from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.launch import (
     SlurmLaunch,
@@ -25,14 +25,15 @@ from rollyard.launchers.slurm.launch import (
     make_launch_root,
     read_arguments,
 )
-from rollyard.launchers.slurm.launch_planner import LaunchPlanner
-from rollyard.launchers.slurm.launcher import SlurmLauncher
 from rollyard.launchers.slurm.report import LaunchStatus, SweepTable, launch_status, sweep_table, write_table
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, ScriptParser, exit_status, positive
 from rollyard.records.terminal import plain_line
+
+if TYPE_CHECKING:
+    from rollyard.launchers.slurm.launcher import SlurmLauncher
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000
@@ -110,6 +111,11 @@ SUBCOMMANDS = {"status": status, "resume": resume, "cancel": cancel, "collect": 
 
 
 def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool = False) -> SlurmLauncher:
+    # They read configs with OmegaConf, which --help and the subcommands do not need.
+    from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
+    from rollyard.launchers.slurm.launch_planner import LaunchPlanner
+    from rollyard.launchers.slurm.launcher import SlurmLauncher
+
     # A container has its own installation.
     here = os.path.abspath(sys.executable)  # noqa: PTH100 - resolving links would leave the virtual environment
     eval_command = "ng_eval" if contained else str(Path(here).with_name("ng_eval"))

@@ -13,9 +13,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, decide
-from rollyard.analysis.metrics.comparison import RESAMPLES
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Metric, PairLevel
+from rollyard.analysis.metrics.run_pair import Metric, PairLevel
 from rollyard.analysis.report.comparison_report import change, tasks_listed, value
 from rollyard.analysis.report.formatting import measured
 from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
@@ -36,7 +35,7 @@ class GateOptions(Options):
     """Rollout files or evaluation folders, if they are not given without a key: the baseline, then the candidate."""
     names: list[str] = Field(default_factory=list)
     """Names of the runs; default: the file names."""
-    metric: str = SOLVE_RATE
+    metric: str = "solve_rate"
     """solve_rate, reward, pass@k, cons@k, output_tokens, turns, tool_calls, seconds, or a numeric key of the rows."""
     dataset: str | None = None
     """The dataset of a mixture; default: all tasks."""
@@ -56,7 +55,7 @@ class GateOptions(Options):
     """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     seed: int = Field(default=0, ge=0)
     """Seed of the bootstrap."""
-    resamples: int = Field(default=RESAMPLES, ge=100)
+    resamples: int = Field(default=10_000, ge=100)
     """Number of bootstrap resamples."""
     json_output: bool = Field(default=False, alias="json")
     """Print JSON instead of text."""

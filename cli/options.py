@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -17,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -34,7 +34,6 @@ from rollyard.services.config.overrides import (
     refuse_secrets,
 )
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
-from rollyard.services.http.access import is_loopback
 from rollyard.services.server.settings import (
     COMMAND_LINE,
     alternatives,
@@ -87,6 +86,8 @@ _OPTION = re.compile(r"--([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)(?:=(.*))?", re.DOTALL)
 _HYDRA_KEY = re.compile(r"([+~]{0,2})([A-Za-z_][\w\-]*)((?:\.[\w\-]+)*)(?==|$)")
 _MARKS = frozenset("+~=-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
 """First characters of arguments that are not files; with the dashes that word processors write."""
+_FLAGS = {"true": True, "false": False}
+_WHOLE = re.compile(r"-?(0|[1-9]\d{,17})")
 _FLAG_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "null"})
 
 
@@ -280,10 +281,10 @@ class _Reader:
 
     def _override(self, key: str, value: str, source: str, field: FieldInfo | None) -> ConfigOverride:
         read = self._value(key, value, source, field)
-        try:
-            text = as_override(key, read)  # for a command that this one starts
-        except OperatorError:
-            text = f"+{key}={value}"
+        text = f"+{key}={value}"
+        if field is None:
+            with contextlib.suppress(OperatorError):
+                text = as_override(key, read)  # for a command that this one starts
         return ConfigOverride(text, key, read, adds=True, source=source)
 
     def _value(self, key: str, value: str, source: str, field: FieldInfo | None) -> Any:
@@ -295,12 +296,16 @@ class _Reader:
             return value if key in self._model.EXPRESSIONS else _text(value)
         if field is not None and (items := _items(field, value)):
             return items
+        if value in _FLAGS or _WHOLE.fullmatch(value):
+            return _FLAGS[value] if value in _FLAGS else int(value)  # as Hydra's parser, whose import takes 50 ms
         try:
             return parse_overrides([f"{key}={value}"])[0].value
         except OperatorError as error:
             has_commas = field is not None and takes_list(field.annotation) and "," in value
             if value.strip()[:1] not in ("[", "{") and not (has_commas and not Path(value).exists()):
                 return value
+            import yaml  # like the next import below: takes as long as all else that --help needs of a command
+
             try:
                 found = yaml.safe_load(value)  # JSON
             except (yaml.YAMLError, ValueError, RecursionError):
@@ -593,6 +598,8 @@ def listening_token(host: str, token: str | None, exposed: str, otherwise: str) 
     `exposed`: what other hosts could use, for the error. `otherwise`: what to do instead of setting a token. Raises
     OperatorError if other hosts could use it without a token.
     """
+    from rollyard.services.http.access import is_loopback
+
     if is_loopback(host):
         return token
     found = token or os.environ.get("ROLLYARD_TOKEN")

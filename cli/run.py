@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import uvloop
 from pydantic import Field
@@ -28,7 +28,7 @@ from rollyard.services.http.access import KnownHosts, is_loopback
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.foreign_servers import refuse_programs
 from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
-from rollyard.services.runtime.launcher import Launcher, LocalLauncher
+from rollyard.services.runtime.launcher import ForkedProcess, Launcher, LocalLauncher, forked_processes
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.ray_launcher import RayLauncher, check_cluster, on_cluster
@@ -110,11 +110,21 @@ def run(arguments: Sequence[str]) -> int:
     if options.only is not None:
         refuse_programs(config.servers, "--only [...]")
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
-    return uvloop.run(_check_and_run(options, config, specs, token, here))
+    has_processes = not (options.dry_run or options.colocate or options.ray_head_node_address or options.head)
+    names = {spec.name for spec in specs if not (spec.is_foreign or spec.isolated)}
+    started = _with_replicas(options, config, specs).servers if has_processes else ()
+    count = sum(spec.replicas for spec in started if spec.name in names)
+    with forked_processes(count) as forked:
+        return uvloop.run(_check_and_run(options, config, specs, token, here, forked))
 
 
 async def _check_and_run(
-    options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
+    options: RunOptions,
+    config: RunConfig,
+    specs: list[ServerSpec],
+    token: str | None,
+    here: Path,
+    forked: list[ForkedProcess],
 ) -> int:
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
@@ -132,7 +142,7 @@ async def _check_and_run(
             return EXIT_DONE
         if options.head is not None:
             return await _join(options, config, specs, keys)
-        return await _run(options, config, specs, token, here, preflight)
+        return await _run(options, config, specs, token, here, preflight, forked)
     finally:
         await preflight.close()
 
@@ -161,11 +171,17 @@ def _until_signalled() -> asyncio.Event:
 
 
 async def _run(
-    options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path, preflight: Preflight
+    options: RunOptions,
+    config: RunConfig,
+    specs: list[ServerSpec],
+    token: str | None,
+    here: Path,
+    preflight: Preflight,
+    forked: list[ForkedProcess],
 ) -> int:
     stopped = _until_signalled()
     raise_file_limit()
-    async with _launcher(options) as (launcher, node_ip):
+    async with _launcher(options, forked) as (launcher, node_ip):
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
@@ -205,12 +221,14 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
         _print_line(f"note: {note}")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
-    advising = asyncio.create_task(preflight.advice())
+    tasks: list[asyncio.Task[Any]] = [interrupted, starting]
     try:
         await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             tune_gc()
+            advising = asyncio.create_task(preflight.advice())  # not before: it takes CPU time from the start
+            tasks.append(advising)
             await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
             for advice in advising.result() if advising.done() else ():
                 _print_line(f"note: {advice}")
@@ -219,20 +237,21 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
             return EXIT_DONE
         return EXIT_INTERRUPTED
     finally:
-        starting.cancel()
-        interrupted.cancel()
-        advising.cancel()
+        for task in tasks:
+            task.cancel()
         await stack.stop()
-        await asyncio.gather(starting, interrupted, advising, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         _print_line("stopped")
 
 
 @contextlib.asynccontextmanager
-async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
+async def _launcher(
+    options: RunOptions, forked: list[ForkedProcess]
+) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Yield the launcher (None: this process) and this host's address (None if other hosts need not reach it)."""
     cache = cache_folder(os.environ)
     if options.ray_head_node_address is None:
-        yield (None if options.colocate else LocalLauncher(cache)), None
+        yield (None if options.colocate else LocalLauncher(cache, forked=forked)), None
         return
     async with on_cluster(options.ray_head_node_address, cache) as launcher:
         if launcher.on_network:

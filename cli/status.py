@@ -22,13 +22,13 @@ from rollyard.cli.console import console, is_terminal
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.activity import Collection, StageActivity
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.run_types import ServerInstance
+from rollyard.records.run_types import HeadServer, ServerInstance
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import duration, plain_line
 from rollyard.services.head.registry_client import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
-from rollyard.services.runtime.run_dir import HeadServer, PrintLine, find_run, head_address, on_stderr, without_repeats
+from rollyard.services.runtime.run_dir import PrintLine, find_run, head_address, on_stderr, without_repeats
 
 EXAMPLE = "ng_status --watch"
 INTERVAL_S = 1.0

@@ -21,12 +21,12 @@ from rollyard.analysis.tracking import MlflowTracker, WandbTracker
 from rollyard.cli.options import Options, check_key, config_path, is_server_setting, read_command_line, run_command
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, own_command, run_foreground
 from rollyard.records.terminal import plain_line, pluralize
+from rollyard.records.types import CREATE_PARAMS
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import load_settings
 from rollyard.services.datasets.mixture import DatasetTasks
 from rollyard.services.http.ray_address import ray_authentication
-from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 from rollyard.training.metrics_log import MakeTracker, short_name, value_text
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks

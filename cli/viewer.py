@@ -20,7 +20,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.analysis.viewer.app import Viewer, ViewerSettings
-from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
+from rollyard.analysis.viewer.export import ExportView, export
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import ViewerAccessMiddleware
 from rollyard.analysis.viewer.series import SeriesSource, files_as_series, training_series
@@ -98,7 +98,7 @@ class ViewerOptions(Options):
     """Number of processes that read a large file; default: one per CPU."""
     export: Path | None = None
     """Write the pages to a single HTML file that works without a server, and exit."""
-    export_limit: int = Field(default=MAX_EXPORTED, ge=1)
+    export_limit: int = Field(default=200, ge=1)
     """Maximum number of rollouts per file in the export: the best, the worst, failed ones, and some in between."""
     view: str = ""
     """Columns, order and filters of the export's list: the part of the list's address after `?`. The first rollouts in

@@ -227,6 +227,13 @@ class HeadFile(Record):
     stack: StackKind = "rollyard"
 
 
+class HeadServer(Record):
+    """NeMo Gym's setting `head_server`."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=11000, ge=1, le=65535)
+
+
 class RunOrigin(Record):
     """Who started a run and where. The head returns it only to that user."""
 

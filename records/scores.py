@@ -8,13 +8,14 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Computes 95% confidence intervals of means over tasks in plain Python, so the collector does not need numpy.
 
@@ -322,6 +323,8 @@ class Spread(Record):
 
 def spread(values: NDArray[np.float64]) -> Spread | None:
     """Return the distribution of the values, ignoring NaN, which marks a missing value. None if all are missing."""
+    import numpy as np
+
     recorded = values[~np.isnan(values)]
     if not len(recorded):
         return None

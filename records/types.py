@@ -19,6 +19,18 @@ Json = dict[str, Any]
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
 """Training fields of the last item of a model call: three from NeMo Gym, and Rollyard's `token_trace`."""
 
+CREATE_PARAMS = frozenset(
+    {
+        *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
+        *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
+        *("stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"),
+        *("user", "top_k", "min_p", "min_tokens", "repetition_penalty"),
+    }
+)
+"""Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
+
 RESERVED_PATHS = frozenset(
     {
         "seed_session",

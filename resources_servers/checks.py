@@ -6,8 +6,9 @@ A mistake of the environment raises a clear error, so that no observation is los
 from __future__ import annotations
 
 import json
+import math
 import types
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -67,6 +68,49 @@ def exact(annotation: Any) -> Any:
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(part if part is ... else exact(part) for part in inner)]
     return annotation
+
+
+IsExact = Callable[[Any], bool]
+_SIMPLE = frozenset({str, bool, int, float, type(None)})
+
+
+def exact_test(annotation: Any) -> IsExact:
+    """Return a test that is true only of JSON values that pydantic would return unchanged for `exact(annotation)`.
+
+    Only simple types, and unions and lists of these, have such values.
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        of_item = exact_test(parts[0])
+        return lambda value: type(value) is list and all(map(of_item, value))
+    kinds = parts if origin in (Union, types.UnionType) else (annotation,)
+    if all(isinstance(kind, type) and kind in _SIMPLE for kind in kinds):
+        return lambda value: type(value) in kinds and _is_bounded(value)
+    tests = [exact_test(kind) for kind in kinds] if kinds is parts else [_never]
+    return _never if _never in tests else lambda value: any(test(value) for test in tests)
+
+
+def exact_object_test(annotations: Mapping[str, Any]) -> IsExact:
+    """The same for an object that has exactly these members."""
+    tests = {name: exact_test(annotation) for name, annotation in annotations.items()}
+
+    def is_exact(value: Any) -> bool:
+        if value.keys() != tests.keys():
+            return False
+        for name, test in tests.items():  # noqa: SIM110 - a generator takes as long as all tests
+            if not test(value[name]):
+                return False
+        return True
+
+    return is_exact
+
+
+def _is_bounded(value: Any) -> bool:
+    return value <= MAX_INTEGER if type(value) is int else type(value) is not float or math.isfinite(value)
+
+
+def _never(value: Any) -> bool:
+    return False
 
 
 def no_bool(value: Any) -> Any:

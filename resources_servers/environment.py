@@ -137,7 +137,7 @@ class Verification:
         check_graded(response)
         return response
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The text of the model's last message; empty if there is none."""
         # A turn-based episode also contains the environment's observations as user messages.

@@ -35,10 +35,11 @@ from rollyard.resources_servers.environment import (
 )
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import (
+    MODELS_ERRORS,
     EpisodeTools,
     InvalidToolCall,
     Tool,
-    as_invalid_tool_call,
+    as_invalid_call,
     call_episode_tool,
     tools_of,
     with_episode_tools,
@@ -243,9 +244,12 @@ class ResourcesServer(Server):
             added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {**added, "observation": observation} if observation else added
         body = checks.encoded(answer, "seed returned items")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=_set_cookie(session))
 
     async def _set_up(self, session: OpenEpisode) -> list[Json]:
+        if type(session.episode).seed is Environment.seed:
+            return []
+
         async def seed() -> list[Json]:
             return checks.seed_items(await checks.bad_task_as_failure(session.episode.seed()))
 
@@ -263,7 +267,7 @@ class ResourcesServer(Server):
         observation, info = await self._sessions.set_up(session, set_up)
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
         body = checks.encoded(answer, "reset returned a result")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=_set_cookie(session))
 
     def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
         by_index = is_index_request(body)
@@ -291,21 +295,23 @@ class ResourcesServer(Server):
         return self._with_cookie(call, session, body)
 
     async def _take_turn(self, call: RawRequest, session: OpenEpisode) -> bytes:
-        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
+        request = Verification(call.body)
+        if call.path != "/step" or not isinstance(request.row.get("response"), dict):
             detail = (
                 "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)
-        text = Verification(call.body).text
-        async with self._sessions.turn(session):
+        text = request.text
+        async with session:
             try:
-                with as_invalid_tool_call("the message"):
-                    turn = checks.turn_result(await session.episode.turn(text))
+                turn = checks.turn_result(await session.episode.turn(text))
             except InvalidToolCall as error:
-                turn = Turn(str(error), 0.0, False, False, {})
+                turn = Turn(str(error))
+            except MODELS_ERRORS as error:
+                turn = Turn(str(as_invalid_call(error, "the message")))
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
         if (turn.terminated or turn.truncated) and not session.named:
-            await self._sessions.close(session.id)
+            await self._sessions.close(session)
         return checks.encoded(vars(turn), "turn returned a Turn")
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode) -> bytes:
@@ -314,12 +320,12 @@ class ResourcesServer(Server):
         try:
             if (used := self._tools.get(name)) is None:
                 if isinstance(session.episode, EpisodeTools):
-                    async with self._sessions.turn(session):
+                    async with session:
                         return await call_episode_tool(session.episode, name, call.body)
                 known = ", ".join(sorted(self._tools)) or "none"
                 raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
             arguments = used.parse(call.body)
-            async with self._sessions.turn(session):
+            async with session:
                 return await used.call(session.episode, arguments)
         except InvalidToolCall as error:
             return orjson.dumps({"error": checks.storable(str(error))})
@@ -346,7 +352,7 @@ class ResourcesServer(Server):
             return RawResponse(
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
-        async with self._sessions.turn(session):
+        async with session:
             found = await checks.checked_verdict(session.episode.verify(verification))
             verdict = checks.verdict_json(found, self._declared, turn_based=session.turn_based)
         if not ends:
@@ -358,7 +364,7 @@ class ResourcesServer(Server):
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
         body = checks.encoded(verdict, "verify returned a Verdict")
-        await self._sessions.close(session.id)
+        await self._sessions.close(session)
         return body
 
     async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
@@ -393,10 +399,10 @@ class ResourcesServer(Server):
         session = self._open_session(call, row)
         try:
             await self._set_up(session)
-            async with self._sessions.turn(session):
+            async with session:
                 return checks.verdict_json(await checks.checked_verdict(session.episode.verify(request)))
         finally:
-            await self._sessions.close(session.id)
+            await self._sessions.close(session)
 
     async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
         """End the session of a client that has received a verdict, or shorten its idle limit.
@@ -404,7 +410,7 @@ class ResourcesServer(Server):
         It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
         """
         if self._stateless and session.row.keys() <= request.row.keys():
-            await self._sessions.close(session.id)
+            await self._sessions.close(session)
         elif not session.named:
             session.verified = True
 
@@ -458,7 +464,7 @@ class ResourcesServer(Server):
         """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
         if _RUN in call.headers:
             return body
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=_set_cookie(session))
 
     def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode:
         name = call.header(SESSION_HEADER.encode())
@@ -471,6 +477,10 @@ class ResourcesServer(Server):
             )
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+
+def _set_cookie(session: OpenEpisode) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"set-cookie", session.cookie + b"; Path=/; HttpOnly; SameSite=Lax"),)
 
 
 @dataclass(frozen=True)
@@ -545,7 +555,7 @@ class OrphanedSessions:
             since = self._missed.get(session.owner)
             if since is not None and now - max(since, session.touched) > self._grace_s:
                 log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
-                self._sessions.end(session.id)
+                self._sessions.end(session)
 
 
 INDEX = "problem_idx"

@@ -8,14 +8,14 @@ arrives before its session is opened leaves a tombstone, so the late `/seed_sess
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import hashlib
 import hmac
 import logging
 import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from rollyard.services.server.app import PLUGIN_EXITS, described
 
 log = logging.getLogger(__name__)
 
-COOKIE = "rollyard_session"
+COOKIE = b"rollyard_session"
 CLOSE_WAIT_S = 5.0
 """How long `close` waits for the cleanup, which continues in the background."""
 STOP_S = 5.0
@@ -49,11 +49,14 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class OpenEpisode:
-    """One open episode. A call holds the lock `turn` while it uses the episode, so calls never interleave."""
+    """One open episode. A call enters it (`async with session`) to have it to itself, so that calls never interleave.
+
+    Entering raises Failure session_lost if the session ends while the call waits.
+    """
 
     id: str
-    signature: bytes
-    """The run's signature of the id, which the cookie repeats."""
+    cookie: bytes
+    """The id and the run's signature of it, as clients send them back."""
     episode: Environment[Any]
     touched: float
     turn_based: bool = False
@@ -69,16 +72,28 @@ class OpenEpisode:
     """Whether a client other than Rollyard's agents has received a verdict and made no other call since then."""
     setup: asyncio.Task[Any] | None = None
     """The set-up task while it is running."""
+    ended: bool = False
+
+    async def __aenter__(self) -> None:
+        await self.turn.acquire()
+        if self.ended:
+            self.turn.release()
+            raise _not_open()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.touched = time.monotonic()
+        self.turn.release()
 
 
 class Sessions:
     def __init__(self, secret: str, *, idle_s: float, limit: int, verified_idle_s: float | None = None) -> None:
         """`verified_idle_s`: the idle limit of sessions that are `verified`; default: `idle_s`."""
-        self._key = secret.encode()
+        self._key = hashlib.blake2b(secret.encode()).digest()
         self._idle_s = idle_s
         self._verified_idle_s = idle_s if verified_idle_s is None else min(idle_s, verified_idle_s)
         self._limit = limit
-        self._open: dict[str, OpenEpisode] = {}
+        self._open: dict[bytes, OpenEpisode] = {}
+        """By cookie, which a request names as a whole: it need not be parsed, nor its signature checked."""
         self._cleanup = SessionCleanup()
         self._tombstones: OrderedDict[str, float] = OrderedDict()
 
@@ -108,15 +123,16 @@ class Sessions:
         Raises Failure: overloaded if too many sessions are open, session_lost if the name was used before, bad_request
         if the name is invalid.
         """
+        session_id = name or secrets.token_hex(16)
+        cookie = self._cookie(session_id.encode())
         if name is not None:
-            self._check_name(name)
+            self._check_name(name, cookie)
         if len(self) >= self._limit:
             detail = f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions)"
             raise Failure(FailureKind.OVERLOADED, f"{detail}. Raise it, or check that agents close their sessions")
-        session_id = name or secrets.token_hex(16)
         session = OpenEpisode(
             session_id,
-            self._sign(session_id.encode()),
+            cookie,
             make(),
             time.monotonic(),
             turn_based,
@@ -124,7 +140,7 @@ class Sessions:
             owner=owner,
             row={} if row is None else row,
         )
-        self._open[session.id] = session
+        self._open[cookie] = session
         return session
 
     async def set_up(self, session: OpenEpisode, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
@@ -134,59 +150,47 @@ class Sessions:
                 session.setup = setup = asyncio.create_task(work())
                 result = await setup
         except BaseException as error:
-            ended = session.id not in self._open
+            ended = session.ended
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                self.end(session.id)
+                self.end(session)
                 raise
-            await self.close(session.id)
+            await self.close(session)
             if ended:
                 raise _not_open() from error
             if isinstance(error, asyncio.CancelledError):
                 raise Failure(FailureKind.SERVER_ERROR, "the environment cancelled its own set-up") from error
             raise
         session.setup = None
-        if session.id not in self._open:
+        if session.ended:
             raise _not_open()
         session.touched = time.monotonic()
         return result
 
-    def cookie(self, session: OpenEpisode) -> bytes:
-        return f"{COOKIE}={session.id}.{session.signature.decode()}; Path=/; HttpOnly; SameSite=Lax".encode()
-
     def find(self, call: RawRequest) -> OpenEpisode:
-        session = self._open.get(self._session_id(call))
+        """Return the session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
+        session = self._open.get(call.headers.get(b"cookie", b"")) or self._find_among(call)
         if session is None:
             raise _not_open()
         session.touched = time.monotonic()
         session.verified = False
         return session
 
-    @contextlib.asynccontextmanager
-    async def turn(self, session: OpenEpisode) -> AsyncIterator[None]:
-        """Lock the session for one call. Raises Failure session_lost if it ends while the call waits for it."""
-        async with session.turn:
-            if session.id not in self._open:
-                raise _not_open()
-            try:
-                yield
-            finally:
-                session.touched = time.monotonic()
-
-    def end(self, session_id: str, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
+    def end(self, session: OpenEpisode, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
         """Start ending the session. Returns the cleanup task, or None if the session is not open or has no cleanup."""
-        session = self._open.pop(session_id, None)
-        if session is None:
+        if session.ended:
             return None
+        session.ended = True
+        del self._open[session.cookie]
         if session.setup is not None:
             session.setup.cancel()
         elif type(session.episode).close is Environment.close and not session.turn.locked():
             return None
         return self._cleanup.begin(session.id, session.episode, session.turn, wait_s)
 
-    async def close(self, session_id: str) -> None:
+    async def close(self, session: OpenEpisode) -> None:
         """End the session if it is open. The cleanup continues if the caller is cancelled or stops waiting."""
-        if (ending := self.end(session_id)) is not None:
+        if (ending := self.end(session)) is not None:
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: RawRequest) -> None:
@@ -195,18 +199,19 @@ class Sessions:
         Without a cookie, end the session with the id that the agent chose, even if it is not open yet.
         """
         name = call.header(SESSION_HEADER.encode())
-        if name is None or COOKIE in (call.header(b"cookie") or ""):
-            await self.close(self._session_id(call))
-        elif name in self._open:
-            await self.close(name)
+        if name is None or COOKIE in call.headers.get(b"cookie", b""):
+            if (found := self._find_among(call)) is not None:
+                await self.close(found)
+        elif (named := self._open.get(self._cookie(name.encode()))) is not None:
+            await self.close(named)
         elif _NAME.fullmatch(name):
             self._tombstones[name] = time.monotonic()
             if len(self._tombstones) > TOMBSTONES:
                 self._tombstones.popitem(last=False)
 
     async def close_all(self) -> None:
-        for session_id in list(self._open):
-            self.end(session_id, wait_s=STOP_S / 5)
+        for session in self.open_now:
+            self.end(session, wait_s=STOP_S / 5)
         await self._cleanup.settle(STOP_S)
 
     async def reap(self) -> None:
@@ -219,31 +224,35 @@ class Sessions:
                 limit_s = idle_s * (2 if session.turn.locked() else 1)
                 if now - session.touched > limit_s:
                     log.warning("closing session %s, which was idle for more than %g s", session.id, limit_s)
-                    self.end(session.id)
+                    self.end(session)
             while self._tombstones and now - next(iter(self._tombstones.values())) > TOMBSTONE_S:
                 self._tombstones.popitem(last=False)
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: str, cookie: bytes) -> None:
         if not _NAME.fullmatch(name):
             detail = f"{SESSION_HEADER} is {name[:80]!r}; expected 16 to 64 letters, digits, _ or -"
             raise Failure(FailureKind.BAD_REQUEST, detail)
-        if name in self._open or name in self._tombstones:
-            state = "is already open" if name in self._open else "was closed before it was opened"
+        if cookie in self._open or name in self._tombstones:
+            state = "is already open" if cookie in self._open else "was closed before it was opened"
             raise Failure(FailureKind.SESSION_LOST, f"session {name} {state}")
 
-    def _session_id(self, call: RawRequest) -> str:
-        for pair in call.headers.get(b"cookie", b"").split(b";"):
-            name, _, value = pair.strip().partition(b"=")
-            if name == COOKIE.encode():
-                signed, _, signature = value.partition(b".")
-                session = self._open.get(session_id := signed.decode("latin-1"))
-                if hmac.compare_digest(signature, self._sign(signed) if session is None else session.signature):
-                    return session_id
-        detail = "no session: the cookie of /seed_session is missing or belongs to another run"
-        raise Failure(FailureKind.SESSION_LOST, detail)
+    def _find_among(self, call: RawRequest) -> OpenEpisode | None:
+        """Return the open session that one of the call's cookies identifies, None if it is not open any more. Raises
+        Failure session_lost if no cookie is of this run.
+        """
+        cookies = [pair.strip() for pair in call.headers.get(b"cookie", b"").split(b";")]
+        for cookie in cookies:
+            if (session := self._open.get(cookie)) is not None:
+                return session
+        ids = (cookie.removeprefix(COOKIE + b"=").partition(b".")[0] for cookie in cookies)
+        if not any(map(hmac.compare_digest, cookies, map(self._cookie, ids))):
+            detail = "no session: the cookie of /seed_session is missing or belongs to another run"
+            raise Failure(FailureKind.SESSION_LOST, detail)
+        return None
 
-    def _sign(self, session_id: bytes) -> bytes:
-        return hmac.digest(self._key, session_id, "sha256").hex()[:32].encode()
+    def _cookie(self, session_id: bytes) -> bytes:
+        signature = hashlib.blake2b(session_id, key=self._key, digest_size=16).hexdigest()
+        return b"%b=%b.%b" % (COOKIE, session_id, signature.encode())
 
 
 class SessionCleanup:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -16,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import RESERVED_PATHS, Json
-from rollyard.resources_servers.checks import check_values, exact, storable, tool_result
+from rollyard.resources_servers.checks import IsExact, check_values, exact, exact_object_test, storable, tool_result
 from rollyard.resources_servers.environment import BadTask, Environment, S
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
@@ -54,13 +53,20 @@ class Tool:
     description: str
     arguments: type[BaseModel]
     method: Callable[..., Awaitable[Any]]
+    defaults: Json
+    """Those of the optional parameters that are simple values."""
+    is_exact: IsExact
+    """Whether all arguments are what pydantic would make of them, so that it need not be asked: it takes longer."""
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Parse the model's JSON into keyword arguments. Raises InvalidToolCall with a message for the model."""
         body = body or b"{}"
         try:
+            given = orjson.loads(body)
+            if isinstance(given, dict) and self.is_exact(arguments := {**self.defaults, **given}):
+                return arguments
             # Pydantic accepts NaN, lone surrogates and unlimited nesting for untyped parameters.
-            check_values(orjson.loads(body))
+            check_values(given)
             parsed = self.arguments.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
@@ -73,15 +79,10 @@ class Tool:
         return {field.alias or name: getattr(parsed, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
-        with as_invalid_tool_call(f"the call to {self.name}", sized=bool(arguments)):
-            result = tool_result(await self.method(owner, **arguments))
-            try:
-                return orjson.dumps(result)
-            except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
-                try:
-                    return json.dumps(result).encode()
-                except ValueError as error:  # the integer has more digits than Python converts to a string
-                    raise OverflowError(str(error)) from error
+        try:
+            return _encoded(tool_result(await self.method(owner, **arguments)))
+        except MODELS_ERRORS as error:
+            raise as_invalid_call(error, f"the call to {self.name}", sized=bool(arguments)) from error
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -98,26 +99,35 @@ class Tool:
         return f"Invalid call to {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
 
 
-@contextlib.contextmanager
-def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
-    """Convert errors that only the model can have caused into InvalidToolCall, because they must not fail the rollout.
+def _encoded(result: Any) -> bytes:
+    try:
+        return orjson.dumps(result)
+    except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
+        try:
+            return json.dumps(result).encode()
+        except ValueError as error:  # the integer has more digits than Python converts to a string
+            raise OverflowError(str(error)) from error
+
+
+MODELS_ERRORS = (BadTask, Failure, OverflowError, RecursionError, MemoryError)
+"""What the model's input may cause."""
+
+
+def as_invalid_call(error: Exception, what: str, *, sized: bool = True) -> InvalidToolCall:
+    """Return what the model is told about an error that only its input can have caused, because that must not fail the
+    rollout. Raises any other error again.
 
     These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
-    determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are converted too.
+    determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are among them.
     """
-    try:
-        yield
-    except BadTask as error:
-        raise InvalidToolCall(str(error)) from error
-    except Failure as failure:
-        if failure.kind not in (FailureKind.BAD_TASK, FailureKind.BAD_REQUEST):
-            raise
-        raise InvalidToolCall(failure.problem.detail) from failure
-    except (OverflowError, RecursionError, MemoryError) as error:
-        if not sized:
-            raise
-        log.warning("%s raised %r; it is reported to the model as too large", what, error)
-        raise InvalidToolCall(f"{what} is too large: {type(error).__name__}") from error
+    if isinstance(error, BadTask):
+        return InvalidToolCall(str(error))
+    if isinstance(error, Failure) and error.kind in (FailureKind.BAD_TASK, FailureKind.BAD_REQUEST):
+        return InvalidToolCall(error.problem.detail)
+    if isinstance(error, Failure) or not sized:
+        raise error
+    log.warning("%s raised %r; it is reported to the model as too large", what, error)
+    return InvalidToolCall(f"{what} is too large: {type(error).__name__}")
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
@@ -141,7 +151,7 @@ def tools_of(owner: type) -> dict[str, Tool]:
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs a different name: Environment defines {name}")
         try:
-            found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
+            found[name] = _tool(name, method)
             found[name].schema()
         except (PydanticUserError, NameError) as error:
             reason = str(error).partition("\n")[0]
@@ -149,9 +159,11 @@ def tools_of(owner: type) -> dict[str, Tool]:
     return found
 
 
-def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
+def _tool(name: str, method: Callable[..., Awaitable[Any]]) -> Tool:
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    defaults: Json = {}
     parameters = list(inspect.signature(method).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or parameters[0].kind not in positional:
@@ -170,7 +182,12 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
         # An alias can be any name. As a field name, `_x` would be private, and `schema` would shadow a pydantic method.
         stated: dict[str, Any] = {} if description is None else {"description": description}
         fields[f"p{number}"] = (exact(hint), Field(default, alias=parameter.name, **stated))
-    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+        annotations[parameter.name] = hint
+        if isinstance(default, str | int | float | None):
+            defaults[parameter.name] = default
+    config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    arguments = create_model(f"{name}_arguments", __config__=config, **fields)
+    return Tool(name, inspect.getdoc(method) or name, arguments, method, defaults, exact_object_test(annotations))
 
 
 class EpisodeTools(Environment[S]):
@@ -196,8 +213,10 @@ async def call_episode_tool(episode: EpisodeTools[Any], name: str, body: bytes) 
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         raise InvalidToolCall(f"Invalid call to {name[:200]}: found a JSON {kind}. Expected a JSON object.")
-    with as_invalid_tool_call(f"the call to {name[:200]}", sized=bool(arguments)):
+    try:
         return orjson.dumps(storable(tool_result(await episode.call_episode_tool(name, arguments))))
+    except MODELS_ERRORS as error:
+        raise as_invalid_call(error, f"the call to {name[:200]}", sized=bool(arguments)) from error
 
 
 def with_episode_tools(added: Json, row: Mapping[str, Any], tools: Sequence[Json]) -> Json:

@@ -209,7 +209,8 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
 
 
 KEPT_BYTES = 64 << 20
-"""Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""
+"""Total size of the requests that are kept; with their parsed items, they take up to seven times as much memory. The
+episodes that were silent for the longest time are forgotten first."""
 _HEADER = EPISODE_HEADER.encode()
 _END = b"]}"
 """The end of a request whose last parameter is a list."""
@@ -239,7 +240,7 @@ class EpisodeInput:
 
     def continued(self, body: bytes) -> Json | None:
         """Return the request if it is the last one with more items; None for any other."""
-        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END):
+        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END, len(self.text)):
             return None
         if added := body[len(self.text) : -len(_END)]:
             try:

@@ -34,7 +34,6 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.expression_parser import ExpressionError
 from rollyard.records.types import Json
 
-MAX_EXPORTED = 200
 _MAX_TASKS = 5000
 _EXPECTED = (
     "Expected the part of the list's address after ?, such as "
@@ -49,7 +48,7 @@ _MAX_WAITS = 200
 def export(
     file_index: FileIndex,
     replays: Replays,
-    limit: int = MAX_EXPORTED,
+    limit: int = 200,
     view: ExportView | None = None,
     decoder: TokenDecoder | None = None,
 ) -> bytes:

@@ -27,7 +27,7 @@ from rollyard.resources_servers.grl_sokoban.game import (
     Room,
     canonical_board,
 )
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 
 SIZE = 6
 """Rows and columns of the rooms, including the surrounding walls."""
@@ -125,11 +125,11 @@ def is_test_layout(fixed: bytes) -> bool:
 
 def rooms(first_seed: int, *, held_out: bool) -> Iterator[Room]:
     """Yield the held-out rooms, or the others, of all seeds from `first_seed` on."""
-    streams, known = Streams(), dict[bytes, bool]()
+    known = dict[bytes, bool]()
     seed = first_seed
     while True:
         try:
-            room = generate(RoomSpec(seed, (SIZE, SIZE), 1), streams)
+            room = generate(RoomSpec(seed, (SIZE, SIZE), 1))
         except InfeasibleRoom:
             room = None
         if room is not None and room.tries == 1:

@@ -10,7 +10,6 @@ from pydantic import ConfigDict, Field
 
 from rollyard.records.types import Parallel, Record
 from rollyard.services.config.overrides import ConfigOverride
-from rollyard.services.config.settings_file import load_settings
 
 PolicyApi = Literal["chat", "responses"]
 """The API of an endpoint: OpenAI's Chat Completions or its Responses API."""
@@ -122,4 +121,6 @@ class EvalConfig(Record):
 
 def load_eval_config(path: str | None, overrides: Iterable[ConfigOverride], roots: Sequence[Path]) -> EvalConfig:
     """Read the file `path`, which is searched for in the roots and their folders `configs`, and apply the overrides."""
+    from rollyard.services.config.settings_file import load_settings  # with OmegaConf, which --help does not need
+
     return load_settings(EvalConfig, path, overrides, roots)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
+from typing import NamedTuple
 
 PIECE, OVERLAP = 8192, 512
 """A text is searched in pieces of `PIECE` characters. A match may extend up to `OVERLAP` characters past the end of its
@@ -36,8 +37,7 @@ _SPEAKER = re.compile(
 """The labels with which a next turn or a next problem begins."""
 
 
-@dataclass(frozen=True)
-class FoundAnswer:
+class FoundAnswer(NamedTuple):
     text: str
     method: str
     """The method that found the answer, such as `boxed`."""
@@ -128,7 +128,7 @@ def first_of(finders: Sequence[Finder], text: str) -> FoundAnswer | None:
 
 
 _RETRACTION = re.compile(
-    r"""(?:(?<=[.!?\n—–$})])|(?<=[,;-]))[\s*_]{0,4}(?:
+    r"""(?<=[.!?\n—–$}),;-])[\s*_]{0,4}(?:
         (?:(?:hmm+|wait|oops|sorry|actually|hold\ on|ah|oh)[,.…!—–\s-]{1,4}){1,4}
           (?:no\b|scratch\ that|(?:it|that)(?:['’]s|\ is|\ should\ be)\ *(?=[-$\\*\d])
             |I\ meant|that(?:['’]s|\ is|\ was)\ (?:wrong|incorrect|not)
@@ -190,7 +190,7 @@ def last_row(
 def together(last: FoundAnswer, texts: Iterable[str]) -> FoundAnswer:
     """Return a copy of `last` whose values are `texts`, without duplicates."""
     parts = tuple(dict.fromkeys(texts))
-    return replace(last, text=", ".join(parts), parts=parts if len(parts) > 1 else ())
+    return last._replace(text=", ".join(parts), parts=parts if len(parts) > 1 else ())
 
 
 def _adjacent(text: str, value: FoundAnswer, start: int, between: re.Pattern[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 
 from rollyard.resources_servers.answers.extraction import MASK, FoundAnswer, formulas, last_row, masked, scan, together
 from rollyard.resources_servers.answers.latex import choice, parts, plain_spelling, words
@@ -34,8 +34,12 @@ _BESIDE = 150
 _MAX_DEPTH = 5
 
 
+@lru_cache(maxsize=1)
 def boxed(text: str) -> FoundAnswer | None:
-    r"""Return the last box, combined with the boxes adjacent to it: `1, 2` for `\boxed{1} or \boxed{2}`."""
+    r"""Return the last box, combined with the boxes adjacent to it: `1, 2` for `\boxed{1} or \boxed{2}`.
+
+    Cached, because the strict and the lenient search of a text both begin with it.
+    """
     found = list(_boxes(text))
     last = last_row(text, found)
     if last is None or not last.whole:
@@ -43,7 +47,7 @@ def boxed(text: str) -> FoundAnswer | None:
     first = found[-1][0] if not last.parts else found[-len(last.parts)][0]
     beside = [*_before(text, first), *(last.parts or (last.text,))]
     alone = [each.text for _, each in found if each.whole]
-    return replace(together(last, beside), every=tuple(dict.fromkeys(alone)))
+    return together(last, beside)._replace(every=tuple(dict.fromkeys(alone)))
 
 
 def _boxes(text: str) -> Iterator[tuple[int, FoundAnswer]]:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Generic, Literal, ParamSpec, TypeVar
 
@@ -135,7 +135,7 @@ def read(
     if found is None:
         return strict, None
     usable = _usable(found, kept, truncated)
-    return strict, with_alternatives(kept, usable) if usable else replace(found, whole=False)
+    return strict, with_alternatives(kept, usable) if usable else found._replace(whole=False)
 
 
 def _is_answered(form: AnswerForm, text: str) -> bool:

@@ -92,11 +92,7 @@ class GameEpisode:
         return self._shaping.arrive(self._here) if self._shaping else 0.0
 
     def _is_lost(self) -> bool | None:
-        return _is_deadlocked(self._here, self._settings.solver_states)
-
-
-_is_deadlocked = lru_cache(maxsize=16384)(is_deadlocked)
-"""Cached, because undo and other rollouts of the task reach the same positions again."""
+        return is_deadlocked(self._here, self._settings.solver_states)
 
 
 class Shaping:
@@ -184,7 +180,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
     def _answer(self, reward: float) -> Json | list[Json]:
         game = self.episode.game
-        rewards = {"reward": tidy(reward), "total_reward": tidy(self.episode.total_reward)}
+        rewards = {"reward": _tidy(reward), "total_reward": _tidy(self.episode.total_reward)}
         state: Json = {**rewards, "done": self.episode.over, "steps": game.steps}
         if self.settings.deadlock:
             state["deadlocked"] = self.episode.lost
@@ -231,6 +227,10 @@ class GrlSokoban(Environment[SokobanSettings]):
         game = self.episode.game
         info = {"success": game.success, "boxes_on_target": game.boxes_on_target, "done": self.episode.over}
         return {**info, "deadlocked": self.episode.lost} if self.settings.deadlock else info
+
+
+_tidy = lru_cache(maxsize=4096)(tidy)
+"""Cached, because most sums of rewards are of a few costs and bonuses."""
 
 
 def read_move(text: str) -> int | None:

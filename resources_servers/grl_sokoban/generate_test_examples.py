@@ -23,7 +23,7 @@ from rollyard.records.script import ScriptParser, not_negative, positive, run_sc
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.grl_sokoban.game import BOX, LEGEND, Observation, Room, canonical_board
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, counted, generate
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, counted, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, sealed
 from rollyard.resources_servers.grl_sokoban.solver import MAX_STATES, Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, SymmetryName, distinct, puzzle_of, read_task
@@ -229,10 +229,9 @@ def compat(seed: int, wanted: int) -> Iterator[Row]:
 
 def seeded_rooms(seed: int, draws: int | None = None) -> Iterator[Candidate]:
     """Yield the rooms that their first seed yields, because the reference can generate these too."""
-    streams = Streams()
     for spec in islice(tuples(seed), draws):
         try:
-            room = generate(spec, streams)
+            room = generate(spec)
         except InfeasibleRoom:
             continue
         if room.tries == 1:

@@ -1,6 +1,5 @@
 """Solves positions exactly: the fewest moves, the fewest pushes, and whether a position can still be solved."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,8 +74,12 @@ def fewest_moves(room: Room, most_states: int = MAX_STATES) -> int | None:
     return None if path is None else len(path)
 
 
+@lru_cache(maxsize=16384)
 def is_deadlocked(room: Room, most_states: int = MAX_STATES) -> bool | None:
-    """Return whether the position can no longer be solved; None if `most_states` positions are not enough to decide."""
+    """Return whether the position can no longer be solved; None if `most_states` positions are not enough to decide.
+
+    Cached, because undo and other rollouts of the task reach the same positions again.
+    """
     try:
         return None if _fewest_pushes(_play(room), most_states) is None else False
     except UnsolvableRoom:
@@ -133,6 +136,7 @@ def _fewest_pushes(play: _Play, most_states: int) -> int | None:
     level, goal = play.level, play.level.targets
     if play.boxes == goal:
         return 0
+    floor, alive, down = level.floor, level.alive, level.deltas[DOWN]
     layer = [(play.boxes, 1 << play.player)]
     walked: dict[int, int] = {}  # boxes -> the player's cells that were already tried with them
     states = pushes = 0
@@ -146,35 +150,31 @@ def _fewest_pushes(play: _Play, most_states: int) -> int | None:
             states += 1
             if states > most_states:
                 return None
-            reach = _reach(level, player, level.floor & ~boxes)
+            free = floor & ~boxes
+            reach, before = player, 0
+            while reach != before:
+                before = reach
+                reach |= (reach << 1 | reach >> 1 | reach << down | reach >> down) & free
             walked[boxes] = tried | reach
-            for old, new in _pushes(level, boxes, reach):
-                after = boxes ^ old ^ new
-                if after == goal:
-                    return pushes
-                following.append((after, old))
+            # A box moves if the player can stand behind it and the cell ahead is free. This loop calls no function,
+            # because it takes half of the time of a verdict.
+            onto = alive & ~boxes
+            for delta in (1, down):
+                forward, back = boxes & reach << delta & onto >> delta, boxes & reach >> delta & onto << delta
+                while forward:
+                    box = forward & -forward
+                    forward ^= box
+                    if (after := boxes ^ box ^ box << delta) == goal:
+                        return pushes
+                    following.append((after, box))
+                while back:
+                    box = back & -back
+                    back ^= box
+                    if (after := boxes ^ box ^ box >> delta) == goal:
+                        return pushes
+                    following.append((after, box))
         layer = following
     raise UnsolvableRoom("no sequence of pushes brings every box to a target")
-
-
-def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
-    onto = level.alive & ~boxes
-    for delta in level.deltas.values():
-        # A box moves by delta if the player can stand behind it and the cell ahead is free.
-        movable = boxes & _shift(reach, delta) & _shift(onto, -delta)
-        while movable:
-            box = movable & -movable
-            movable ^= box
-            yield box, _shift(box, delta)
-
-
-def _reach(level: _Level, player: int, free: int) -> int:
-    down = level.deltas[DOWN]
-    reach, before = player, 0
-    while reach != before:
-        before = reach
-        reach |= (reach << 1 | reach >> 1 | reach << down | reach >> down) & free
-    return reach
 
 
 def _shift(cells: int, delta: int) -> int:
@@ -185,8 +185,13 @@ def _width(level: _Level) -> int:
     return level.cells.bit_length()
 
 
-def _bits(codes: bytes, *wanted: int) -> int:
-    return sum(1 << cell for cell, code in enumerate(codes) if code in wanted)
+def _bits(codes: bytes, wanted: int) -> int:
+    return int(codes[::-1].translate(_only(wanted)), 2)
+
+
+@lru_cache
+def _only(wanted: int) -> bytes:
+    return bytes(ord("1" if code == wanted else "0") for code in range(256))
 
 
 def _play(room: Room) -> _Play:

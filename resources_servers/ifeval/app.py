@@ -102,7 +102,7 @@ def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
 
 def outcome(kind: str, checked: Instruction, text: str) -> InstructionOutcome:
     strict = checked.followed(text)
-    return InstructionOutcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
+    return InstructionOutcome(kind, strict, strict or any(map(checked.followed, variants(text)[1:])))
 
 
 def variants(text: str) -> list[str]:

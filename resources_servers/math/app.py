@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rollyard.records.types import Json
@@ -138,7 +137,7 @@ def concluded(text: str) -> FoundAnswer | None:
     text = text.rstrip()
     begin = max(text.rfind("\n"), text.rfind(". "), len(text) - MAX_CONCLUSION_LENGTH, 0)
     lead = deque(_CONCLUDING.finditer(text, begin), 1)
-    return replace(found, end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
+    return found._replace(end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
 
 
 def _values(text: str) -> list[str]:

@@ -113,14 +113,14 @@ class ChatEngineModel(ModelServer[S]):
     async def _encoded_body(self, request: Json, episode: EpisodeInput | None) -> bytes:
         """Return the encoded chat request. Of an episode's input, only what is new is converted and encoded."""
         known = None if episode is None or episode.items is not request.get("input") else episode.converted
-        if isinstance(known, EncodedChat):
+        if isinstance(known, EncodedChat) and known.add(request["input"], self._dialect):
+            encoded = known.body  # before another call of the episode can add to it
             await self.trainer.check_seed(known.params)
-            if known.add(request["input"], self._dialect):
-                return known.body
+            return encoded
         body = await self._converted_body(request)
         messages = without_traces(body.pop("messages"))
         chat = EncodedChat(body, messages, request)
-        if episode is not None and episode.is_open:
+        if episode is not None and episode.items is request["input"]:
             episode.converted = chat
         return chat.body
 

@@ -82,7 +82,7 @@ class Upstream:
             self._headers["authorization"] = f"Bearer {self._key}"
         own = self._headers
 
-        @lru_cache(maxsize=4096)
+        @lru_cache(maxsize=1 << 14)
         def with_own(headers: tuple[tuple[str, str], ...]) -> SentHeaders:
             return SentHeaders({**dict(headers), **own})
 
@@ -393,7 +393,7 @@ class RequestContext:
         return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *self.answer_headers))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def _forwarded(headers: tuple[tuple[bytes, bytes], ...]) -> Mapping[str, str]:
     """Return the headers of a call that its request to the endpoint gets too."""
     decoded = ((name.decode("latin-1").lower(), value) for name, value in headers)

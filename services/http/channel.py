@@ -27,10 +27,12 @@ import time
 from collections.abc import Callable, Mapping, MutableSet
 from functools import lru_cache, partial
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from rollyard.services.http.connection_pool import (
+    RUN_LIMITS,
     CallbackBudget,
     ConnectFailed,
     Dialer,
@@ -43,8 +45,10 @@ from rollyard.services.http.request import (
     Headers,
     HttpResponse,
     RawRequest,
+    RawResponse,
     SentHeaders,
     header_lines,
+    joined,
 )
 
 log = logging.getLogger(__name__)
@@ -58,9 +62,13 @@ FRAME = struct.Struct("!IIBHI")
 MAX_REQUEST_BYTES = 1 << 20
 """Larger requests use HTTP, so that they do not hold up the others."""
 MAX_HEAD_BYTES = 16 << 10
+MAX_RESPONSE_BYTES = RUN_LIMITS.body_bytes
+"""A larger one would end the channel, and with it the calls of others."""
 OPEN_S = 5.0
 REFUSED_S = 60.0
 """How long a server that refused a channel is not asked again."""
+SILENT_S = 15.0
+"""If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
 
 
 class FrameReader:
@@ -144,28 +152,36 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class _Call:
-    __slots__ = ("pending", "sent", "timer", "until")
+    __slots__ = ("pending", "timer", "until")
     timer: asyncio.TimerHandle
 
-    def __init__(self, pending: asyncio.Future[HttpResponse | None], sent: float, until: float) -> None:
+    def __init__(self, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
         self.pending = pending
-        self.sent = sent
         self.until = until
 
 
 class Channel(FrameProtocol):
-    def __init__(self, limits: HttpLimits, lag: LoopLag, budget: CallbackBudget) -> None:
+    def __init__(self, opened: set[Channel], limits: HttpLimits, lag: LoopLag, budget: CallbackBudget) -> None:
         super().__init__(limits.body_bytes + limits.header_bytes)
+        self._opened = opened
         self._lag = lag
         self._budget = budget
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._received = 0.0
+        self._retired = False
         self._answer = b""
         self._accepted: asyncio.Future[bool] | None = None
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the next request may use the channel: it is open, and something has arrived lately."""
+        return not self.closed and self._lag.now() - self._received < SILENT_S
+
     async def open(self, target: RequestTarget, headers: SentHeaders) -> bool:
         """Ask the server to open the channel; return whether it does."""
+        if self.closed:  # since it was connected; uvloop raises RuntimeError for a write
+            return False
         self._accepted = self._loop.create_future()
         lines = f"GET /health HTTP/1.1\r\nHost: {target.host_header}\r\nConnection: upgrade\r\n".encode()
         self._transport.write(b"%bUpgrade: %b\r\n%b" % (lines, UPGRADE, headers.block))
@@ -177,8 +193,7 @@ class Channel(FrameProtocol):
         Raises TimeoutError, or InvalidResponse if the connection breaks.
         """
         number = next(self._numbers) & 0xFFFFFFFF
-        now = self._lag.now()
-        call = self._calls[number] = _Call(self._loop.create_future(), now, now + timeout_s)
+        call = self._calls[number] = _Call(self._loop.create_future(), self._lag.now() + timeout_s)
         call.timer = self._loop.call_later(timeout_s, self._expire, number)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
@@ -189,6 +204,18 @@ class Channel(FrameProtocol):
         finally:
             call.timer.cancel()
             self._calls.pop(number, None)
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """Close the channel once its calls have ended."""
+        self._retired = True
+        if not self._calls:
+            self.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._opened.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._received = self._lag.now()
@@ -218,6 +245,7 @@ class Channel(FrameProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._opened.discard(self)
         calls, self._calls = self._calls, {}
         for call in calls.values():
             _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
@@ -234,8 +262,6 @@ class Channel(FrameProtocol):
         del self._calls[number]
         _fail(call, TimeoutError())
         self.write(number, CANCEL)
-        if self._received < call.sent:
-            self.abort()  # nothing has arrived since then, so that the peer may be gone
 
 
 def _settle(pending: asyncio.Future[HttpResponse | None], response: HttpResponse | None) -> None:
@@ -265,6 +291,7 @@ class Channels:
         self._lag = lag
         self._needed = needed
         self._budget = CallbackBudget()
+        self._opened: set[Channel] = set()
         self._channels: dict[tuple[str, int], Channel] = {}
         self._not_before: dict[tuple[str, int], float] = {}
         self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -272,7 +299,7 @@ class Channels:
     def find(self, target: RequestTarget, headers: Mapping[str, str], body: bytes) -> Channel | None:
         """Return the channel for a request; None if it has to use HTTP."""
         channel = self._channels.get((target.host, target.port))
-        if channel is None or channel.closed or len(body) > MAX_REQUEST_BYTES:
+        if channel is None or not channel.is_usable or len(body) > MAX_REQUEST_BYTES:
             return None
         is_short = isinstance(headers, SentHeaders) and len(headers.block) <= MAX_HEAD_BYTES
         return channel if is_short else None
@@ -281,7 +308,7 @@ class Channels:
         """Open a channel to a server that offers it, in its response to a request with these headers."""
         peer = target.host, target.port
         channel = self._channels.get(peer)
-        if channel is not None and not channel.closed:
+        if channel is not None and channel.is_usable:
             return
         if peer not in self._opening and time.monotonic() >= self._not_before.get(peer, 0.0):
             shown = SentHeaders({name: headers[name] for name in self._needed if name in headers})
@@ -290,7 +317,7 @@ class Channels:
     def close(self) -> None:
         for task in self._opening.values():
             task.cancel()
-        for channel in self._channels.values():
+        for channel in list(self._opened):
             channel.abort()
         self._channels.clear()
 
@@ -303,6 +330,9 @@ class Channels:
                 channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
                 async with self._lag.timeout(OPEN_S):
                     if await channel.open(target, headers):
+                        # The calls of a silent channel wait on, as the peer may be slow and not gone.
+                        if (before := self._channels.get(peer)) is not None:
+                            before.retire()
                         self._channels[peer], channel = channel, None
                         del self._not_before[peer]
         finally:
@@ -311,7 +341,7 @@ class Channels:
                 channel.abort()
 
     def _new(self) -> Channel:
-        return Channel(self._limits, self._lag, self._budget)
+        return Channel(self._opened, self._limits, self._lag, self._budget)
 
 
 # --- the server's end -----------------------------------------------------------------------------------------------
@@ -324,8 +354,8 @@ class ChannelApp(Protocol):
         """Return whether a POST ends if its caller no longer waits; None if its path has no hot route."""
         ...
 
-    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
-        """Return the status, the headers and the body of the response to a POST; None if its path has no hot route."""
+    async def answer_hot(self, call: RawRequest) -> tuple[Headers, RawResponse] | None:
+        """Return the response to a POST, and all its headers; None if its path has no hot route."""
         ...
 
 
@@ -367,19 +397,22 @@ class ServedChannel(FrameProtocol):
             self._cancel(number)
 
     def shutdown(self) -> None:
-        """Close the channel once the requests in flight are answered."""
+        """Close the channel once the requests that have arrived are answered."""
         self._stopping = True
+        self._shared.budget.run(self._close_if_done)
+
+    def _close_if_done(self) -> None:
         if not self._tasks:
-            self._transport.close()
+            self._loop.call_soon(self._transport.close)  # after what is written in this iteration
 
     def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
         if kind == REQUEST:
             self._shared.budget.run(self._start, number, head, body)
         elif kind == CANCEL:
-            self._cancel(number)
+            self._shared.budget.run(self._cancel, number)  # after the start of the request
 
     def _start(self, number: int, head: bytes, body: bytes) -> None:
-        if self.closed:
+        if self.closed or number in self._tasks:
             return
         if self._shared.is_full:
             self.write(number, NOT_SERVED)  # over HTTP, the listener rejects it
@@ -396,23 +429,23 @@ class ServedChannel(FrameProtocol):
         del self._tasks[number]
         self._unwanted.discard(number)
         self._all_tasks.discard(task)
-        if self._stopping and not self._tasks:
-            self._loop.call_soon(self._transport.close)
+        if self._stopping:
+            self.shutdown()
 
     def _cancel(self, number: int) -> None:
-        """End a request whose caller no longer waits, if its route allows it."""
+        """End a request whose caller no longer waits, if its route allows it; otherwise drop its response."""
         task, cancellable = self._tasks.get(number, (None, False))
-        if task is not None and cancellable:
+        if task is not None and number not in self._unwanted:
             self._unwanted.add(number)
-            task.cancel()
+            if cancellable:
+                task.cancel()
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
-            if (answer := await self._app.answer_whole(call)) is None:
+            if (answer := await self._app.answer_hot(call)) is None:
                 self.write(number, NOT_SERVED)
             else:
-                status, headers, body = answer
-                self.write(number, RESPONSE, status, header_lines(headers), body)
+                await self._send(number, *answer)
         except asyncio.CancelledError:
             if number not in self._unwanted:
                 raise
@@ -420,11 +453,24 @@ class ServedChannel(FrameProtocol):
             log.exception("%s%s failed while it responded", self._shared.server, call.path)
             self.write(number, BROKEN)
 
+    async def _send(self, number: int, headers: Headers, response: RawResponse) -> None:
+        """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
+        body = response.body
+        if response.stream is not None:
+            if number in self._unwanted:
+                return
+            self._tasks[number] = self._tasks[number][0], True
+            body = await joined(response.stream)
+        head = header_lines(headers)
+        if len(head) + len(body) > MAX_RESPONSE_BYTES:
+            raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
+        self.write(number, RESPONSE, response.status, head, body)
 
-@lru_cache(maxsize=8192)
+
+@lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
-    target, *lines = head.split(b"\r\n")[:-2]
+    target, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     path, _, query = target.partition(b"?")
     headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
-    return path.decode("latin-1"), query, headers
+    return unquote(path.decode("latin-1")), query, headers

@@ -129,9 +129,10 @@ class LoopLag:
         try:
             return await work
         except asyncio.CancelledError as error:
-            if expired and task.uncancel() <= cancelling:
+            if expired:
                 expired = False
-                raise TimeoutError from error
+                if task.uncancel() <= cancelling:
+                    raise TimeoutError from error
             raise
         finally:
             timer.cancel()

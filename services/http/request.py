@@ -118,6 +118,12 @@ SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
 """Sends the status and headers, and the body or stream of the response."""
 
 
+async def joined(stream: AsyncIterator[bytes]) -> bytes:
+    """Return a whole stream. It is closed if this is cancelled."""
+    async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
+        return b"".join([piece async for piece in pieces])
+
+
 def header_lines(headers: Headers) -> bytes:
     """Return the header lines of a response. Raises ValueError if one contains a line break."""
     lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])

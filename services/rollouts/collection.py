@@ -22,7 +22,7 @@ from rollyard.records.rollout_file import RolloutPaths, real_file
 from rollyard.records.rollout_keys import PROMPT, Expected, KeySet, Shard
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import Directory, ServerCode
-from rollyard.records.types import Json, State
+from rollyard.records.types import CREATE_PARAMS, Json, State
 from rollyard.services.datasets.mixture import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.http.loop_lag import BUSY, CpuShare
@@ -52,17 +52,6 @@ _WHOLE = frozenset(
     }
 )
 """Parameters that endpoints accept only as an integer."""
-CREATE_PARAMS = frozenset(
-    {
-        *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
-        *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
-        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
-        *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
-        *("stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"),
-        *("user", "top_k", "min_p", "min_tokens", "repetition_penalty"),
-    }
-)
-"""Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
 SHARE_HINT = "use several collectors (--num-collectors 2), or more jobs (--shard)"
 OTHER_FILES = 200
 """Open files of a server's process besides the connections of episodes: its log, listener, watchers, heartbeats."""

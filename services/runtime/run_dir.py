@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import orjson
 import yaml
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.locked_files import open_private
-from rollyard.records.run_types import HeadFile
-from rollyard.records.types import Json, Record
+from rollyard.records.run_types import HeadFile, HeadServer
+from rollyard.records.types import Json
 from rollyard.services.head.registry_client import origin_of
 from rollyard.services.http.access import kernel_sockets, listener_owner, own_uid
 from rollyard.services.http.transport import HttpTransport
@@ -300,15 +300,6 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-class HeadServer(Record):
-    """NeMo Gym's setting `head_server`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=11000, ge=1, le=65535)
 
 
 def head_address(head: str | None, head_server: HeadServer | None) -> str | None:

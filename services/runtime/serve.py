@@ -42,10 +42,11 @@ _SHOWN_FRAMES = 8
 def main() -> None:
     launch = Launch.model_validate_json(sys.stdin.buffer.read())
     with plain_output():  # logs are viewed in terminals
-        _main(launch)
+        run(launch)
 
 
-def _main(launch: Launch) -> None:
+def run(launch: Launch) -> None:
+    """Serve until a signal arrives. Exits with the status of a failure, after its message."""
     if launch.parent_pid:
         die_with_parent(launch.parent_pid)
     configure_log()

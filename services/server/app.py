@@ -14,7 +14,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -47,6 +47,7 @@ from rollyard.services.http.request import (
     SendResponse,
     SentHeaders,
     cancel_on_disconnect,
+    joined,
     problem_response,
     read_body,
     to_problem,
@@ -199,9 +200,10 @@ class Server:
         assert route is not None
         await self.__exchange(route, call, send)
 
-    async def answer_whole(self, call: RawRequest) -> tuple[int, Headers, bytes] | None:
-        """Respond to a POST to a hot route, or reject it. Returns the status, the headers and the body, also of a
-        stream; None if the path has no hot route.
+    async def answer_hot(self, call: RawRequest) -> tuple[Headers, RawResponse] | None:
+        """Return the response to a POST to a hot route, which may reject it, and all its headers; None without a route.
+
+        What a stream takes is not counted.
         """
         route = self.__routes.get(call.path, self.__rest)
         if route is None:
@@ -209,12 +211,11 @@ class Server:
         self.requests += 1
         if rejection := self.__rejection(call.headers):
             response = self.__rejected(call.path, rejection)
-            return response.status, self.__headers(response), response.body
+            return self.__headers(response), response
         self.in_flight += 1
         started, status = time.perf_counter(), 499
         try:
             response = await self.__respond(route, call, None)
-            body = response.body if response.stream is None else await _joined(response.stream)
             status = response.status
         except Exception:
             status = 500
@@ -222,16 +223,18 @@ class Server:
         finally:
             route.metrics.observe(status, time.perf_counter() - started)
             self.in_flight -= 1
-        return status, self.__headers(response), body
+        return self.__headers(response), response
 
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
-        if (answer := await self.answer_whole(RawRequest(path, given, body, query.encode()))) is None:
+        if (answer := await self.answer_hot(RawRequest(path, given, body, query.encode()))) is None:
             return None
-        received, cookies = _as_received(tuple(answer[1]))
-        return HttpResponse(answer[0], received, answer[2], cookies)
+        headers_sent, response = answer
+        received, cookies = _as_received(tuple(headers_sent))
+        whole = response.body if response.stream is None else await joined(response.stream)
+        return HttpResponse(response.status, received, whole, cookies)
 
     async def __exchange(
         self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
@@ -388,11 +391,6 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
-
-
-async def _joined(stream: AsyncIterator[bytes]) -> bytes:
-    async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
-        return b"".join([piece async for piece in pieces])
 
 
 @lru_cache(maxsize=1024)

@@ -25,10 +25,10 @@ from rollyard.launchers.evaluation.lm_eval import Benchmark
 from rollyard.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
+from rollyard.records.types import CREATE_PARAMS
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.config.load import load
 from rollyard.services.datasets.dataset import MixtureSettings
-from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
 from tests.support.commands import Command, options_of

@@ -7,10 +7,22 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+
 from rollyard.records.data_files import INSTALLED
-from tests.support.commands import BIN
+from tests.support.commands import BIN, in_this_process
 
 SCRIPTS = tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"]
+HELP = """
+import sys
+from rollyard.cli.entry import main
+
+sys.argv = [sys.argv[1], "--help"]
+try:
+    main()
+finally:
+    print(*sorted({"numpy", "fastapi", "omegaconf", "rich", "uvloop"} & sys.modules.keys()), file=sys.stderr)
+"""
 INTERRUPTED_DURING_IMPORTS = """
 import os, signal, sys
 from rollyard.cli.entry import main
@@ -49,3 +61,18 @@ def test_a_command_whose_output_is_closed_reports_it_and_fails() -> None:
     os.close(write)
     assert done.returncode == 1
     assert done.stderr.startswith("ng_status: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {"ng_eval_launcher", "ng_submit"}))
+def test_a_command_prints_its_whole_help_without_loading_what_its_work_needs(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = subprocess.run([sys.executable, "-c", HELP, name], cwd=INSTALLED, capture_output=True, text=True, check=True)
+    assert done.stdout == in_this_process(name, "--help", capsys=capsys).out
+    assert done.stderr == "\n"
+
+
+def test_a_word_after_the_end_of_the_options_is_not_a_request_for_help() -> None:
+    command = [sys.executable, "-m", "rollyard.cli.entry", "ng_merge", "--", "--help"]
+    done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True)
+    assert done.returncode == 2 and "--help" in done.stderr and not done.stdout

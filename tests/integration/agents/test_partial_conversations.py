@@ -158,7 +158,7 @@ async def test_an_agent_that_returns_nonsense_as_conversation_does_no_harm(tmp_p
             answer = await send(method, url, body, *rest)
             if url.endswith("/run"):
                 problem = {**orjson.loads(answer.body), "partial": {"reward": 1.0}}
-                object.__setattr__(answer, "body", orjson.dumps(problem))
+                return answer._replace(body=orjson.dumps(problem))
             return answer
 
         stack.transport.send = send_nonsense

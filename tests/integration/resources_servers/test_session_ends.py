@@ -221,7 +221,7 @@ async def test_a_session_that_is_closed_before_its_set_up_begins_leaves_no_corou
     setting_up = asyncio.create_task(held.set_up(session, set_up))
     while session.setup is None:
         await asyncio.sleep(0)
-    ending = held.end(session.id)
+    ending = held.end(session)
     with pytest.raises(Failure, match="session_lost"):
         await setting_up
     assert ending is not None and not begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, Literal, Union
 
@@ -210,3 +211,32 @@ def test_a_bound_that_fits_no_member_of_a_union_is_not_lost() -> None:
     with pytest.raises(InvalidToolCall, match="2020"):
         tools_of(Day)["on"].parse(b'{"day": "2019-12-31"}')
     assert tools_of(Day)["on"].parse(b'{"day": null}') == {"day": None}
+
+
+EXACT: list[Any] = [str, int, float, bool, None, int | float, bool | int | str, list[str | int], list[list[float]]]
+CONVERTED: list[Any] = [Literal["a", 1], dict[str, int], list[Any], str | Annotated[int, Ge(1)], Any]
+SIMPLE = ["1", "1.0", "-0.0", "true", "null", '"1"', "1e999", "1e-400", str(2**63), str(2**64), "{}", '"\\ud800"']
+VALUES = [*SIMPLE, "[]", *(f"[{value}]" for value in SIMPLE), '["a", 1]', "[[1.5]]", "[[1]]"]
+
+
+@pytest.mark.parametrize("annotation", [*EXACT, *CONVERTED])
+@pytest.mark.parametrize("default", [..., None, 1, [1]])
+def test_arguments_that_are_not_converted_are_those_that_pydantic_leaves_unchanged(
+    annotation: Any, default: Any
+) -> None:
+    async def take(self: object, value: Any) -> None: ...
+
+    take.__annotations__ = {"value": annotation}
+    take.__defaults__ = None if default is ... else (default,)
+    found = tools_of(type("Taking", (), {"take": tool(take)}))["take"]
+    asked = replace(found, is_exact=lambda _: False)
+
+    def read(reader: Tool, body: str) -> str:
+        try:
+            return repr(reader.parse(body.encode()))
+        except InvalidToolCall as error:
+            return str(error)
+
+    twice = f'{{"value": {VALUES[0]}, "value": {VALUES[5]}}}'
+    for body in ("{}", '{"other": 1}', "[]", twice, *(f'{{"value": {value}}}' for value in VALUES)):
+        assert read(found, body) == read(asked, body), body

@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.resources_servers.grl_sokoban.game import WALL, Game, Room
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import tuples
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level
 from rollyard.resources_servers.grl_sokoban.solver import solve
 from rollyard.resources_servers.grl_sokoban.task import NAMES, Symmetry, SymmetryName
@@ -119,11 +119,11 @@ CRASHING = """
 
 
 def test_the_public_500_rows_fall_back_and_are_refused_where_the_reference_is_and_have_the_recorded_optima() -> None:
-    streams, moves = Streams(), Counter[int]()
+    moves = Counter[int]()
     refused, other_seed = [], []
     for number, spec in enumerate(islice(tuples(42), 500), 1):
         try:
-            room = generate(spec, streams)
+            room = generate(spec)
         except InfeasibleRoom:
             refused.append(number)
             continue

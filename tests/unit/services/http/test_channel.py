@@ -10,11 +10,11 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Keys
-from rollyard.services.http.channel import FRAME, MAX_REQUEST_BYTES, REQUEST, Channel, FrameReader
+from rollyard.services.http.channel import FRAME, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, REQUEST, Channel, FrameReader
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.connection_pool import InvalidResponse
+from rollyard.services.http.connection_pool import PER_ITERATION, InvalidResponse
 from rollyard.services.http.listener import ListenerLimits, bind
-from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.http.request import Handler, RawRequest, RawResponse, SentHeaders
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, make_client, make_server
@@ -44,6 +44,20 @@ class Handlers:
     async def torn(self, call: RawRequest) -> RawResponse:
         return RawResponse(b"{}", headers=((b"x-a", b"1\r\nx-b: 2"),))
 
+    async def stream_later(self, call: RawRequest) -> RawResponse:
+        await self.wait(call)
+        return RawResponse(stream=self.recorded())
+
+    async def recorded(self) -> AsyncIterator[bytes]:
+        self.begun.append(b"stream")
+        yield b""
+
+    async def path(self, call: RawRequest) -> bytes:
+        return call.path.encode()
+
+    async def huge(self, call: RawRequest) -> bytes:
+        return bytes(MAX_RESPONSE_BYTES)
+
     async def stream(self, call: RawRequest) -> RawResponse:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"a"
@@ -59,6 +73,9 @@ async def served(
     routes: dict[str, Handler] = {
         "/echo": handlers.echo,
         "/torn": handlers.torn,
+        "/huge": handlers.huge,
+        "/later": handlers.stream_later,
+        "/a b": handlers.path,
         "/stream": handlers.stream,
         "/work": handlers.wait,
     }
@@ -150,15 +167,32 @@ async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_o
         assert (await other).body == b"other"
 
 
-async def test_a_channel_on_which_nothing_arrives_is_given_up_with_the_call_that_took_too_long() -> None:
+async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_nothing() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
         client = make_client({"env": [hosted.url]}, transport)
-        channel = await opened(transport, client)
-        assert await failure_kind_of(client.post("env", "/work", b"{}", 0.05)) is FailureKind.TIMEOUT
-        assert channel.closed
-        assert (await client.post("env", "/echo", b"again", WAIT_S)).body == b"again"
+        await opened(transport, client)
+        patient = asyncio.create_task(client.post("env", "/work", b"patient", WAIT_S))
+        assert await failure_kind_of(client.post("env", "/work", b"late", 0.05)) is FailureKind.TIMEOUT
         handlers.go_on.set()
+        assert (await patient).body == b"patient"
+
+
+async def test_another_channel_replaces_a_silent_one_whose_calls_still_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        silent = await opened(transport, client)
+        call = asyncio.create_task(client.post("env", "/wait", b"on the silent one", WAIT_S))
+        await until(lambda: len(handlers.begun) == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("rollyard.services.http.channel.SILENT_S", 0.0)
+            await client.post("env", "/echo", b"over HTTP", WAIT_S)
+            await until(lambda: silent not in transport._channels._channels.values())
+        assert not silent.closed
+        handlers.go_on.set()
+        assert (await call).body == b"on the silent one"
+        assert silent.closed and (await opened(transport, client)) is not silent
 
 
 async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next_one_opens_another() -> None:
@@ -189,16 +223,65 @@ async def test_a_stopping_server_answers_what_is_in_flight() -> None:
         assert channel.closed
 
 
-async def test_a_header_that_http_does_not_allow_fails_its_call_alone() -> None:
+@pytest.mark.parametrize("path", ["/torn", "/huge"])
+async def test_a_response_that_cannot_be_sent_fails_its_call_alone(path: str) -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
         client = make_client({"env": [hosted.url]}, transport)
         channel = await opened(transport, client)
         other = asyncio.create_task(client.post("env", "/wait", b"other", WAIT_S))
         await until(lambda: handlers.begun == [b"other"])
-        assert await failure_kind_of(client.post("env", "/torn", b"{}", WAIT_S)) is FailureKind.CONNECTION_LOST
+        assert await failure_kind_of(client.post("env", path, b"{}", WAIT_S)) is FailureKind.CONNECTION_LOST
         handlers.go_on.set()
         assert (await other).body == b"other" and not channel.closed
+
+
+async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, make_client({"env": [hosted.url]}, transport))
+        headers = SentHeaders({"content-type": "application/json"})
+        calls = [asyncio.create_task(channel.send("/wait", headers, b"{}", WAIT_S)) for _ in range(20 * PER_ITERATION)]
+        await asyncio.sleep(0)  # all are sent at once, more than a server begins at once
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        await channel.send("/echo", headers, b"after them", WAIT_S)
+        await until(lambda: hosted.server.in_flight == 0)
+
+
+async def test_nobody_waiting_means_that_a_stream_does_not_begin() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        await opened(transport, client)
+        call = asyncio.create_task(client.post("env", "/later", b"{}", WAIT_S))
+        await until(lambda: handlers.begun == [b"{}"])
+        call.cancel()
+        await asyncio.wait([call])
+        await client.post("env", "/echo", b"after the cancellation", WAIT_S)
+        handlers.go_on.set()
+        await until(lambda: hosted.server.in_flight == 0)
+        assert handlers.begun == [b"{}"] and handlers.cancelled == []
+
+
+async def test_a_path_is_decoded_as_over_http() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = make_client({"env": [hosted.url]}, transport)
+        over_http = (await client.post("env", "/a%20b", b"{}", WAIT_S)).body
+        await opened(transport, client)
+        assert (await client.post("env", "/a%20b", b"{}", WAIT_S)).body == over_http == b"/a b"
+
+
+@pytest.mark.parametrize("line", ["Host: evil.example", "Origin: http://evil.example", "x-rollyard-run: another"])
+async def test_an_upgrade_that_would_be_refused_as_a_request_opens_no_channel(line: str) -> None:
+    async with served(Handlers()) as hosted:
+        address = hosted.url.removeprefix("http://")
+        lines = ["GET /health HTTP/1.1", "connection: upgrade", "upgrade: rollyard-channel", line]
+        lines += [] if line.startswith("Host") else [f"Host: {address}"]
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        assert (await reader.readline()).split()[1] in (b"403", b"421")
+        writer.close()
 
 
 async def test_a_path_without_a_hot_route_and_a_wrong_server_get_the_answers_of_http() -> None:

@@ -42,3 +42,24 @@ def test_the_share_of_a_core_is_that_of_the_last_seconds_and_unknown_before() ->
         cpu.now += used
     assert shares[:10] == [0.0] * 10
     assert [shares[10], shares[-1]] == pytest.approx([1.0, 0.2])
+
+
+async def test_a_cancellation_that_meets_the_timeout_is_still_one() -> None:
+    lag, seen = LoopLag(), list[int]()
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        try:
+            await lag.within(0.005, asyncio.Event().wait())
+        except asyncio.CancelledError:
+            seen.append(task.cancelling())
+            raise
+
+    calling = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    time.sleep(0.03)  # both are due when the loop goes on
+    await asyncio.wait([calling])
+    lag.stop()
+    assert calling.cancelled() and seen == [1]
