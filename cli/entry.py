@@ -55,7 +55,7 @@ class _OptionsLoader(SourceFileLoader):
         given = {name: node for node in tree.body for name in _given(node)}
         main = given.get("main")
         if isinstance(main, ast.FunctionDef):
-            used = {"main", *_used(main.body)}
+            used = {"main", *_used(main.body), *_used(node for node in tree.body if not _given(node))}
             if "run_command" not in used:
                 return super().get_code(fullname)  # this command reads its options with argparse
         else:
