@@ -151,6 +151,7 @@ class Agent(Server, Generic[S]):
 
     async def __run(self, call: RawRequest) -> RawResponse:
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
+        await asyncio.sleep(0)  # an episode within one process may never wait, and others need the loop too
         row, policy = self.__policies.read(given := call.json())
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}

@@ -13,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 import rollyard
+from rollyard.agents.episode import Episode, ModelTurn
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Shard
 from rollyard.services.datasets.mixture import TaskFile
@@ -171,11 +173,16 @@ async def test_a_task_that_is_rejected_does_not_keep_the_jobs_from_merging(stack
 
 
 async def test_failed_attempts_are_those_of_each_job_and_its_rollouts_are_tried_again(
-    stack: RunningStack, tmp_path: Path
+    stack: RunningStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def ask(self: Episode) -> ModelTurn:
+        raise Failure(FailureKind.TIMEOUT, "late")
+
     out = tmp_path / "out.jsonl"
-    options = {"rollout_timeout_s": 1e-6, "max_attempts": 2, "max_failure_rate": 1.0}
-    found = await asyncio.gather(*(collect(stack, out, f"{n}/2", **options) for n in (1, 2)))
+    options = {"max_attempts": 2, "max_failure_rate": 1.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(Episode, "ask", ask)
+        found = await asyncio.gather(*(collect(stack, out, f"{n}/2", **options) for n in (1, 2)))
     assert {each.state for each in found} == {"incomplete"} and not out.exists()
     for number in (1, 2):
         await collect(stack, out, f"{number}/2")
