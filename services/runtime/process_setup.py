@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
+import itertools
 import logging
 import os
 import resource
@@ -13,6 +15,9 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+YOUNG_EVERY_S = 0.1
+OLD_EVERY = 3_000
+"""Every five minutes. This traverses all conversations: 0.3 to 0.6 s of CPU with 5,000 episodes in flight."""
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -56,6 +61,23 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 2_000)
+
+
+async def collect_garbage(every_s: float = YOUNG_EVERY_S, old_every: int = OLD_EVERY) -> None:
+    """Collect young objects ten times a second, and all objects every few minutes, until cancelled.
+
+    Python itself counts allocations minus deallocations. A busy server frees as much as it allocates, so its young
+    objects are not collected for a long time, and then block the loop: 0.6 s of CPU with 5,000 episodes in flight,
+    compared with 3 ms here.
+    """
+    tune_gc()
+    gc.disable()
+    try:
+        for number in itertools.count(1):
+            await asyncio.sleep(every_s)
+            gc.collect(0 if number % old_every else 2)
+    finally:
+        gc.enable()
 
 
 def configure_log() -> None:

@@ -28,7 +28,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime.hosting import HostedServer, bind_for
-from rollyard.services.runtime.process_setup import configure_log, die_with_parent, raise_file_limit, tune_gc
+from rollyard.services.runtime.process_setup import collect_garbage, configure_log, die_with_parent, raise_file_limit
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
 
@@ -95,10 +95,11 @@ async def serve(
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if joining.done():
             joining.result()
-            tune_gc()
+            collecting = asyncio.create_task(collect_garbage())
             if print_line is not None:
                 print_line(f"  {launch.name:<36} ready  {hosted.url}")
             await stopping
+            collecting.cancel()
     finally:
         joining.cancel()
         stopping.cancel()
