@@ -2,7 +2,8 @@
 
 Other load on the host changes CPU times by 5 to 10 %, so one pair says little, and neither does a bare median. The
 interval of a ratio holds the median of 95 % of the samples drawn from the pairs. A figure has become worse if its whole
-interval is above the limit, after further pairs than a figure needs whose whole interval is below it.
+interval is above the limit in two comparisons, each with further pairs than a figure needs whose whole interval is
+below it.
 """
 
 from __future__ import annotations
@@ -135,9 +136,12 @@ def against(revision: str, figures: Sequence[Figure], plan: Plan) -> int:
         with tempfile.TemporaryDirectory() as temporary, installed(revision) as before:
             print(f"{revision[:12]} is installed ({time.monotonic() - started:.0f} s)", flush=True)
             for number, figure in enumerate(figures):
-                comparison = compare(figure, before, Path(temporary) / str(number), plan, started)
-                comparison.show(plan.limit)
-                if comparison.is_worse(plan.limit):
+                for attempt in ("first", "second"):  # new processes: one may be slow for its whole life
+                    comparison = compare(figure, before, Path(temporary) / attempt / str(number), plan, started)
+                    comparison.show(plan.limit)
+                    if not comparison.is_worse(plan.limit):
+                        break
+                else:
                     worse.append(figure.name)
     except BenchmarkError as error:
         print(error, file=sys.stderr)
