@@ -15,7 +15,7 @@ from benchmarks import profile, startup, turns, verdicts, viewer
 from benchmarks.comparison import Plan, against
 
 BASELINE = Path(__file__).parent / "baseline"
-PATIENCE_S = 240
+PATIENCE_S = 120
 """Time after which undecided figures get no further pairs."""
 SCALE = 0.4
 """Share of the rollouts per pair that `benchmarks.turns` plays."""
