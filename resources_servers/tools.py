@@ -114,8 +114,9 @@ MODELS_ERRORS = (BadTask, Failure, OverflowError, RecursionError, MemoryError)
 
 
 def as_invalid_call(error: Exception, what: str, *, sized: bool = True) -> InvalidToolCall:
-    """Return what the model is told about an error that only its input can have caused, because that must not fail the
-    rollout. Raises any other error again.
+    """Return the message to the model for an error that only its input can have caused, which is no failure.
+
+    Raises any other error again.
 
     These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
     determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are among them.

@@ -218,7 +218,7 @@ class ServerRegistry:
             if (cpu := min(member.cpu for member in members)) < BUSY:
                 continue
             sharing = of_process[urlsplit(members[0].url or "").hostname, members[0].pid]
-            if sharing[0] != name:  # it is said of the first
+            if sharing[0] != name:  # of servers in one process, the first one reports it
                 continue
             found[name] = _bottleneck(members[0].spec, sharing, len(members), cpu)
         return found

@@ -1,8 +1,8 @@
 """Channel: one connection between two processes of the run, which carries any number of requests at once.
 
-Over HTTP/1.1, each request in flight needs a connection of its own, and each message a head that the other side parses
-anew. That was a third of the CPU time of a turn. A channel starts as an HTTP upgrade, so that the server has checked
-the run, the token and the user of the connection; then both sides send frames:
+Over HTTP/1.1, each request in flight needs a connection of its own, and each message has a head that the other side
+parses again. That was a third of the CPU time of a turn. A channel starts as an HTTP upgrade, in which the server
+checks the run, the token and the user of the connection. Then both sides send frames:
 
     length       u32   number of bytes after this header
     number       u32   of the request, chosen by the client

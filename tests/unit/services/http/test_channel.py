@@ -249,7 +249,7 @@ async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> N
         await until(lambda: hosted.server.in_flight == 0)
 
 
-async def test_nobody_waiting_means_that_a_stream_does_not_begin() -> None:
+async def test_a_stream_does_not_begin_if_its_caller_no_longer_waits() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
         client = make_client({"env": [hosted.url]}, transport)
