@@ -38,6 +38,15 @@ def edited(path: Path) -> None:
         file.write(data)
 
 
+def remove_folder(path: Path) -> None:
+    """Like `rm -r` in a loop: the collector may create a file between the last removal and that of the folder."""
+    for _ in range(100):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        if not path.parent.exists():
+            return
+    raise OSError(f"{path.parent} is still there after 100 removals")
+
+
 CHANGES: dict[str, Change] = {
     "renamed": lambda path: path.rename(path.with_name(f"moved-{path.name}")),
     "removed": Path.unlink,
@@ -48,7 +57,7 @@ CHANGES: dict[str, Change] = {
     "replaced": replaced,
     "edited in place": edited,
     "lost because its folder is renamed": lambda path: path.parent.rename(f"{path.parent}-moved"),
-    "lost because its folder is removed": lambda path: shutil.rmtree(path.parent),
+    "lost because its folder is removed": remove_folder,
 }
 
 
