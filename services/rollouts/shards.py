@@ -249,7 +249,8 @@ def _count(path: Path) -> str:
 
 
 def _expected_of(manifest: Manifest) -> Expected:
-    return Expected(int(manifest.identity["rows"]), int(manifest.identity["num_repeats"]))
+    identity = manifest.identity
+    return Expected(int(identity["rows"]), int(identity["num_repeats"]), total=identity.get("rollouts"))
 
 
 def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> None:
