@@ -281,17 +281,14 @@ OLD_VERDICT = "_ng_old_verdict"
 
 
 def verdict_of(row: Mapping[str, Any]) -> Json:
-    """Return the verdict in a rollout: its reward and what explains or masks it. Of rows of other programs, the known
-    fields.
+    """Return the verdict in a rollout: its reward, and what explains or masks it. Of a row whose task is not known
+    (`recorded_task`), only the declared fields and those with well-known names.
     """
     task = recorded_task(row)
+    if task is not None:
+        return {name: row[name] for name in row if not (name in task or name in _STEPS or is_recorded(name))}
     declared = {str(mapping(field).get("path")).partition(".")[0] for field in items(row.get(VERDICT_FIELDS))}
-    known = {*SCORES, *MASK_KEYS, *declared}
-    return {
-        name: value
-        for name, value in row.items()
-        if name in known or not (task is None or name in task or name in _STEPS or is_recorded(name))
-    }
+    return {name: row[name] for name in row if name in SCORES or name in MASK_KEYS or name in declared}
 
 
 _STEPS = frozenset(TurnSteps.__annotations__)
