@@ -74,8 +74,8 @@ class CompareOptions(Options):
     output_dir: Path | None = None
     """Also write comparison.md, comparison.html and comparison.json to this folder."""
     viewer: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
-    """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080, for links to answers
-    on which two verdicts differ."""
+    """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080, for links to the
+    answers on which two verdicts differ."""
     workers: int = Field(default=1, ge=1)
     """Number of processes that read a file."""
 

@@ -113,11 +113,10 @@ class SameAnswers:
         """Compare the verdicts. `pass_threshold`: which rewards in notes mean that an answer is correct; default: 1."""
         columns, rewards = self.baseline.columns, (self.baseline.columns.reward, self.candidate.columns.reward)
         starts = np.flatnonzero(np.diff(columns.task, prepend=-1))
-        solved = self.baseline.solved, self.candidate.solved
+        before, after = self.baseline.solved, self.candidate.solved
         labels = self._labels(1.0 if pass_threshold is None else pass_threshold)
         accepted, errors = None, None
-        if solved[0] is not None and solved[1] is not None:
-            before, after = solved
+        if before is not None and after is not None:
             up, down = after & ~before, before & ~after
             accepted = int((before & after).sum()), int(up.sum()), int(down.sum()), int((~before & ~after).sum())
             if (labels != "").any():

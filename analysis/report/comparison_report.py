@@ -131,7 +131,8 @@ def answers_listed(found: Answers, most: int) -> str:
 
 def error_rates(found: VerdictComparison, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a row for each of the two verdicts, below a head: the share of labelled answers that it gets wrong."""
-    rows = [("", "false accepts", "95% interval", "of", "false refusals", "95% interval", "of")]
+    head = ("", "false accepts", "95% interval", "of", "false refusals", "95% interval", "of")
+    rows: list[tuple[str, ...]] = [head]
     for name, one in zip(names, found.errors or (), strict=False):
         cells = [name]
         for rate, label in ((one.false_accepts, "wrong"), (one.false_refusals, "correct")):
