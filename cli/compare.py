@@ -206,6 +206,9 @@ def _print_verdicts(pair: RunPair, verdicts: VerdictComparison, number: int, vie
         print(plain_line(f"  {what}: {answers.total:,} answers (task/repeat): {listed}"))
         for one in answers.answers[:_ANSWERS] if viewer else ():
             print(plain_line(f"    {viewer.side_by_side(0, number, one.task, one.repeat)}"))
+    if disagreements(verdicts, names) and not viewer:
+        files = plain_line(f"{pair.baseline.path} {pair.candidate.path}")
+        print(f"  to read them: ng_viewer {files}, and --viewer with its address prints links")
     if verdicts.errors is not None:
         print("  of the labelled answers:")
         print_table(error_rates(verdicts, names))

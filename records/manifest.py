@@ -14,6 +14,9 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json, Record, differences
 
+ROLLOUTS = "rollouts"
+"""Key of the identity of a collection of other verdicts: the number of stored rollouts in its input."""
+
 
 class Adoption(Record):
     """Records that rollouts without a manifest were checked and adopted."""

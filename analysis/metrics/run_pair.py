@@ -524,8 +524,8 @@ def compare_runs(
     """
     if (same := SameAnswers.of(baseline, candidate)) is not None:
         pair = _compare_runs(same.baseline, same.candidate, metrics, level)
-        whole = {"baseline": compared_run(baseline), "candidate": compared_run(candidate)}
-        return pair.model_copy(update={**whole, "verdicts": same.compare(pass_threshold)})
+        runs = {"baseline": compared_run(baseline), "candidate": compared_run(candidate)}
+        return pair.model_copy(update={**runs, "costs": [], "verdicts": same.compare(pass_threshold)})
     return _compare_runs(baseline, candidate, metrics, level)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from rollyard.analysis.metrics.columns import Columns, Floats, Ints, chosen
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean
@@ -20,7 +20,9 @@ from rollyard.analysis.metrics.row_notes import RowFinder, records_of
 from rollyard.analysis.metrics.run_plan import SELECTION, RunPlan
 from rollyard.analysis.metrics.solved import Flags, Ruling, parts_of
 from rollyard.records.jsonl import lenient, line_at
+from rollyard.records.manifest import ROLLOUTS, Manifest
 from rollyard.records.note_records import fold, response_key
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Record, mapping
 
 _CHEAP = ("prompt", "output_tokens", "turns", "tool_calls")
@@ -104,7 +106,8 @@ class SameAnswers:
         ):
             return None
         pairs = zip(first.offset[here].tolist(), second.offset[there].tolist(), strict=True)
-        if any(_answer(baseline.file, offset) != _answer(candidate.file, other) for offset, other in pairs):
+        answers = ((_answer(baseline.file, offset), _answer(candidate.file, other)) for offset, other in pairs)
+        if not all(one and one == other for one, other in answers):
             return None
         only = len(first) - len(here), len(second) - len(there)
         return cls(_restricted(baseline, here), _restricted(candidate, there), *only)
@@ -136,11 +139,12 @@ class SameAnswers:
         )
 
     def _labels(self, threshold: float) -> NDArray[np.str_]:
-        """Return the label of each answer, from the notes beside both files; the candidate's last one counts, else the
-        baseline's.
+        """Return the label of each answer, from the notes beside both files and those that were verified again. The
+        last one counts, first of the candidate's.
         """
         assert self.baseline.file is not None and self.candidate.file is not None
-        records = (*records_of(self.baseline.file), *records_of(self.candidate.file))
+        files = [*_verified_again(self.baseline.file), *_verified_again(self.candidate.file)]
+        records = [record for file in dict.fromkeys(files) for record in records_of(file)]
         columns = self.baseline.columns
         place_of = RowFinder(self.baseline.file).find(columns, (one.rollout for one in records))
         found = dict[int, str]()
@@ -168,6 +172,19 @@ class SameAnswers:
         )
 
 
+def _verified_again(path: Path) -> list[Path]:
+    """Return the files of whose answers `path` has other verdicts, the first one first, and `path` itself."""
+    found = [path]
+    while True:
+        try:
+            manifest = Manifest.model_validate_json(RolloutPaths(found[0]).manifest.read_bytes())
+        except (OSError, ValidationError):
+            return found
+        if ROLLOUTS not in manifest.identity or not manifest.input or (source := Path(manifest.input)) in found:
+            return found
+        found.insert(0, source)
+
+
 def _errors(solved: Flags, labels: NDArray[np.str_], task: Ints) -> VerdictErrors:
     return VerdictErrors(
         false_accepts=_rate(solved, labels == "wrong", task), false_refusals=_rate(~solved, labels == "correct", task)
@@ -191,7 +208,9 @@ def _equal(first: Ints | Floats, second: Ints | Floats) -> bool:
 
 
 def _answer(path: Path, offset: int) -> str:
-    return response_key(mapping(lenient(line_at(path, offset))))
+    """Return the hash of a row's output; empty if it has none."""
+    row = mapping(lenient(line_at(path, offset)))
+    return response_key(row) if isinstance(mapping(row.get("response")).get("output"), list) else ""
 
 
 def _restricted(run: Run, places: Ints) -> Run:

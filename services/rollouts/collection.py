@@ -166,7 +166,7 @@ class OpenCollection:
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
-        file = original.file if isinstance(original, TaskFile) else None
+        file = original.file if isinstance(original, TaskFile | StoredRollouts) else None
         try:
             origin = None
             if shard is not None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rollyard.records.data_files import lines_of
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.jsonl import BadLine, ParsedLine, hand_over, iter_jsonl, strict, with_offsets
-from rollyard.records.manifest import Manifest
+from rollyard.records.manifest import ROLLOUTS, Manifest
 from rollyard.records.rewards import OLD_VERDICT, task_of, verdict_of
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Key, Shard, duplicate_key, key_of, task_key
@@ -46,7 +46,7 @@ class StoredRollout(Rollout):
         for name in ("response", "responses_create_params"):
             if not isinstance(found := self.row.get(name), dict):
                 detail = f"the stored rollout's {name} is {json_kind(found)}; expected an object"
-                raise Failure(FailureKind.BAD_TASK, detail)
+                raise Failure(FailureKind.BAD_TASK, detail, server=self.agent)
         return super(StoredRollout, self).body(params, seeded=seeded)
 
     def result(self, answer: RolloutRow) -> RolloutRow:
@@ -90,7 +90,7 @@ class StoredRollouts:
 
     @property
     def identity(self) -> Json:
-        return {"input_sha256": self.digest, "rows": self.count, "rollouts": len(self)}
+        return {"input_sha256": self.digest, "rows": self.count, ROLLOUTS: len(self)}
 
     def rollouts_in(self, shard: Shard | None) -> int:
         """Return the number of rollouts in a shard; None: in the file."""
