@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import uvloop
 
-from rollyard.cli.collect_rollouts import CollectionOptions, run_collection
+from rollyard.cli.collect_rollouts import limits_of, run_collection
+from rollyard.cli.collection_options import CollectionOptions
 from rollyard.cli.options import read_options, rollout_files, run_command
 from rollyard.records.rollout_file import named_files, real_file
 from rollyard.records.rollout_keys import Shard
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         resume=options.resume,
         overwrite=options.overwrite,
         accept_changed_code=options.accept_changed_code,
-        limits=options.limits,
+        limits=limits_of(options),
         shard=Shard.parse(options.shard),
     )
     status = uvloop.run(run_collection(options, tasks, plan))

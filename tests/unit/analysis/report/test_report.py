@@ -145,7 +145,7 @@ def test_the_page_of_a_comparison_begins_with_the_verdict(tmp_path: Path) -> Non
     level = PairLevel(effect=0.1, resamples=200)
     pairs, tests = with_holm([compare_runs(a, b, [], level), compare_runs(b, a, [], level)])
     more = {"alpha": 0.05, "effect": 0.1, "seed": 0, "resamples": 200, "tests": tests, "pairs": pairs}
-    title, sections = comparison_report.document(RunComparisons.model_validate({"version": "1", **more}))
+    title, sections = comparison_report.document(RunComparisons.model_validate({"version": "1", **more}), ViewerLinks())
     text = markdown_page(title, sections, "")
     assert title == "1, 0 against 0" and tests == 2
     places = [text.index(part) for part in ("solve_rate: The", "| p (Holm) |", "Costs", "Tasks gained")]
