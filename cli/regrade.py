@@ -51,5 +51,5 @@ def run(arguments: Sequence[str]) -> int:
         shard=Shard.parse(options.shard),
     )
     status = uvloop.run(run_collection(options, tasks, plan))
-    print(f"                ng_compare {file} {plan.output}  (where the verdicts differ)")
+    print(f"  compare       ng_compare {file} {plan.output}  (where the verdicts differ)")
     return status

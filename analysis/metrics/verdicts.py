@@ -219,8 +219,9 @@ def _restricted(run: Run, places: Ints) -> Run:
     selected[places] = True
     if selected.all():
         return run
+    rule = "" if run.profile.solved is None else run.profile.solved.rule
     rulings = [
-        Ruling(name, "", mask, None if run.solved is None else run.solved[mask]).among(selected)
+        Ruling(name, rule, mask, None if run.solved is None else run.solved[mask]).among(selected)
         for name, mask in parts_of(run.columns)
         if (mask & selected).any()
     ]

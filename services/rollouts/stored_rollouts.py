@@ -116,7 +116,7 @@ class StoredRollouts:
         row = line.value
         if duplicated := duplicate_key(line.line):
             raise OperatorError(f"{where} has the key {duplicated} twice; delete one of the two")
-        if "failure_kind" in row and "terminal" in row and "response" not in row:
+        if "failure_kind" in row and not {"response", "reward"} & row.keys():
             raise OperatorError(
                 f"{where} is a failed attempt (X_failures.jsonl); expected a rollout, which has a response"
             )
