@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from rollyard.analysis.metrics.columns import Columns, Floats, Ints, chosen
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean
 from rollyard.analysis.metrics.profile import Run, run_of
-from rollyard.analysis.metrics.row_notes import RowFinder, records_of
+from rollyard.analysis.metrics.row_notes import records_of
 from rollyard.analysis.metrics.run_plan import SELECTION, RunPlan
 from rollyard.analysis.metrics.solved import Flags, Ruling, parts_of
 from rollyard.records.jsonl import lenient, line_at
@@ -91,6 +91,7 @@ class SameAnswers:
 
     baseline: Run
     candidate: Run
+    response_keys: list[str]
     only_baseline: int
     only_candidate: int
 
@@ -105,12 +106,14 @@ class SameAnswers:
             _equal(getattr(first, name)[here], getattr(second, name)[there]) for name in _CHEAP
         ):
             return None
-        pairs = zip(first.offset[here].tolist(), second.offset[there].tolist(), strict=True)
-        answers = ((_answer(baseline.file, offset), _answer(candidate.file, other)) for offset, other in pairs)
-        if not all(one and one == other for one, other in answers):
-            return None
+        keys = list[str]()
+        for offset, other in zip(first.offset[here].tolist(), second.offset[there].tolist(), strict=True):
+            key = _response_key(baseline.file, offset)
+            if not key or key != _response_key(candidate.file, other):
+                return None
+            keys.append(key)
         only = len(first) - len(here), len(second) - len(there)
-        return cls(_restricted(baseline, here), _restricted(candidate, there), *only)
+        return cls(_restricted(baseline, here), _restricted(candidate, there), keys, *only)
 
     def compare(self, pass_threshold: float | None = None) -> VerdictComparison:
         """Compare the verdicts. `pass_threshold`: which rewards in notes mean that an answer is correct; default: 1."""
@@ -146,13 +149,15 @@ class SameAnswers:
         files = [*_verified_again(self.baseline.file), *_verified_again(self.candidate.file)]
         records = [record for file in dict.fromkeys(files) for record in records_of(file)]
         columns = self.baseline.columns
-        place_of = RowFinder(self.baseline.file).find(columns, (one.rollout for one in records))
-        found = dict[int, str]()
-        for offset, notes in fold(records, place_of.get).items():
+        # By task and repeat, which ng_regrade keeps, and not by _ng_task_key, which it adds to rows of other programs.
+        places = zip(columns.task.tolist(), columns.repeat.tolist(), self.response_keys, strict=True)
+        place_of = {place: index for index, place in enumerate(places)}
+        labels = np.full(len(columns), "", "<U7")
+        for index, notes in fold(records, lambda ref: place_of.get((ref.task, ref.repeat, ref.response_key))).items():
             if notes.override is not None:
                 verdict = notes.override.verdict
-                found[offset] = verdict if isinstance(verdict, str) else ("wrong", "correct")[verdict >= threshold]
-        return np.array([found.get(offset, "") for offset in columns.offset.tolist()], dtype=np.str_)
+                labels[index] = verdict if isinstance(verdict, str) else ("wrong", "correct")[verdict >= threshold]
+        return labels
 
     def _listed(self, mask: Flags, labels: NDArray[np.str_]) -> Answers:
         columns, places = self.baseline.columns, np.flatnonzero(mask)
@@ -207,7 +212,7 @@ def _equal(first: Ints | Floats, second: Ints | Floats) -> bool:
     return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
-def _answer(path: Path, offset: int) -> str:
+def _response_key(path: Path, offset: int) -> str:
     """Return the hash of a row's output; empty if it has none."""
     row = mapping(lenient(line_at(path, offset)))
     return response_key(row) if isinstance(mapping(row.get("response")).get("output"), list) else ""

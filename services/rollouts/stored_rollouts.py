@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rollyard.records.data_files import lines_of
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.jsonl import BadLine, ParsedLine, hand_over, iter_jsonl, strict, with_offsets
-from rollyard.records.manifest import ROLLOUTS, Manifest
+from rollyard.records.manifest import PLANNED, ROLLOUTS, Manifest
 from rollyard.records.rewards import OLD_VERDICT, task_of, verdict_of
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Key, Shard, duplicate_key, key_of, task_key
@@ -81,6 +81,7 @@ class StoredRollouts:
             raise OperatorError(f"{file} has no rollouts")
         self.digest = digest.hexdigest()
         rows, repeats = _planned(file)
+        self._planned = rows > 0
         self.count = max(rows, *(task + 1 for task, _ in self._keys))
         """Number of tasks, including those without a stored rollout."""
         self.repeats = max(repeats, *(repeat + 1 for _, repeat in self._keys))
@@ -90,7 +91,7 @@ class StoredRollouts:
 
     @property
     def identity(self) -> Json:
-        return {"input_sha256": self.digest, "rows": self.count, ROLLOUTS: len(self)}
+        return {"input_sha256": self.digest, "rows": self.count, ROLLOUTS: len(self), PLANNED: self._planned}
 
     def rollouts_in(self, shard: Shard | None) -> int:
         """Return the number of rollouts in a shard; None: in the file."""
@@ -146,8 +147,8 @@ def _planned(file: Path) -> tuple[int, int]:
         identity = Manifest.model_validate_json(RolloutPaths(file).manifest.read_bytes()).identity
     except (OSError, ValidationError):
         return 0, 0
-    found = (whole_number(identity.get(name), least=0) or 0 for name in ("rows", "num_repeats"))
-    return next(found), next(found)
+    rows, repeats = (whole_number(identity.get(name), least=1) for name in ("rows", "num_repeats"))
+    return (rows, repeats) if rows and repeats and identity.get(PLANNED, True) else (0, 0)
 
 
 def check_replay(agents: Iterable[str], directory: Directory) -> None:
