@@ -16,7 +16,7 @@ from rollyard.records.rollout_keys import Shard
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.stored_rollouts import StoredRollouts
 
-EXAMPLE = "ng_regrade results/rollouts.jsonl --output-jsonl-fpath results/regraded.jsonl"
+EXAMPLE = "ng_regrade results/rollouts.jsonl --output-jsonl-fpath results/verdicts.jsonl"
 
 
 class RegradeOptions(CollectionOptions):

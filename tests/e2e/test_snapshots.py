@@ -98,7 +98,7 @@ def _marked(mark: str, text: str, folder: Path) -> Iterator[str]:
 def folder(tmp_path: Path) -> Path:
     write(tmp_path / "base.jsonl", grid([0, 1, 2, 2], 2))
     write(tmp_path / "trained.jsonl", answered(grid([2, 2, 2, 2], 2), output_tokens=12))
-    write(tmp_path / "regraded.jsonl", grid([0, 2, 2, 1], 2)[:-1])
+    write(tmp_path / "second.jsonl", grid([0, 2, 2, 1], 2)[:-1])
     write_manifest(write(tmp_path / "partial.jsonl", answered(grid([1, 0], 2), output_tokens=11)), 4, 2)
     write_manifest(write(tmp_path / "shared.shard-1-of-2.jsonl", grid([1, 0], 2)[:3]), 2, 2)
     write_failures(tmp_path / "partial.jsonl", [(2, 0, "upstream_refused"), (3, 0, "session_lost")])

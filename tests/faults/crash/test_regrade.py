@@ -29,7 +29,7 @@ def verify_again(stack: Stack, stored: Path, output: Path) -> Forked:
 
 
 async def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    stored, output = tmp_path / "rollouts.jsonl", tmp_path / "regraded.jsonl"
+    stored, output = tmp_path / "rollouts.jsonl", tmp_path / "verdicts.jsonl"
     async with forked(load_config(), tmp_path) as stack:
         options = {"limit": TASKS, "num_repeats": REPEATS, "responses_create_params.temperature": 0.8}
         arguments = collect_arguments(stack, PUZZLES, stored, **options)

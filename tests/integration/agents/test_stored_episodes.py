@@ -152,7 +152,7 @@ async def test_a_verdict_on_the_response_alone_needs_no_replay() -> None:
 
 
 async def test_an_answer_that_was_cut_off_is_verified_as_such() -> None:
-    script = Script([[says("half of an ans")]], status="incomplete")
+    script = Script([[says("half of")]], status="incomplete")
     stored = await played(Judge, script, SimpleAgent)
     async with replaying(Judge, SimpleAgent) as send:
         assert await send(stored) == stored
