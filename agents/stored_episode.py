@@ -31,7 +31,7 @@ class StoredEpisode:
         """`rollout`: the body of the request. Raises Failure bad_task if it contains no finished Response."""
         self.server = model
         task = recorded_task(rollout)
-        indexes = {name: rollout[name] for name in ("_ng_task_index", "_ng_rollout_index") if name in rollout}
+        indexes: Json = {name: rollout[name] for name in ("_ng_task_index", "_ng_rollout_index") if name in rollout}
         # If the order of the keys does not show what the task is, the row counts as a finished rollout (with_verdict).
         self.row: Json = rollout if task is None else {**task, **indexes}
         self.outcome: Json = {name: rollout[name] for name in _OUTCOME if name in rollout}

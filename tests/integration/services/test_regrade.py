@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 import rollyard
+from rollyard.analysis.metrics.load import load
 from rollyard.errors import OperatorError
 from rollyard.records.rewards import OLD_VERDICT
 from rollyard.records.rollout_file import RolloutPaths, read_status
@@ -226,6 +227,21 @@ async def test_an_input_with_missing_rollouts_is_complete_when_all_of_its_rollou
     out = tmp_path / "out.jsonl"
     state, collection = await regrade(stack, written(tmp_path / "in.jsonl", kept), out, "lenient_player")
     assert (state, collection.progress.expected, keys_of(read_rows(out))) == ("complete", 21, keys_of(kept))
+    assert load(out).profile.coverage.expected == 21
+
+
+async def test_a_report_counts_what_the_original_collection_lacks_as_missing(
+    stack: RunningStack, stored: Path, tmp_path: Path
+) -> None:
+    file, out = written(tmp_path / "in.jsonl", read_rows(stored)[:-3]), tmp_path / "out.jsonl"
+    RolloutPaths(file).manifest.write_bytes(RolloutPaths(stored).manifest.read_bytes())
+    state, _ = await regrade(stack, file, out, "lenient_player")
+    again = tmp_path / "again.jsonl"
+    await regrade(stack, out, again, "lenient_player")
+    assert state == "complete"
+    for path in (out, again):
+        coverage = load(path).profile.coverage
+        assert (coverage.measured, coverage.expected, coverage.missing) == (21, 24, 3)
 
 
 async def test_several_jobs_share_an_input_with_missing_rollouts(

@@ -14,6 +14,7 @@ from rollyard.analysis.metrics.run_pair import PairLevel, RunPair, compare_runs
 from rollyard.analysis.metrics.verdicts import VerdictComparison
 from rollyard.records.manifest import ROLLOUTS, Manifest
 from rollyard.records.rollout_file import RolloutPaths
+from rollyard.records.rollout_keys import Key
 from rollyard.records.types import Json
 from tests.support.rollout_files import row, write
 
@@ -35,8 +36,8 @@ def verdicts(*outcomes: Sequence[float | None], **more: Any) -> list[Json]:
 
 
 def compared(folder: Path, first: list[Json], second: list[Json], threshold: float | None = None) -> RunPair:
-    runs = [load(write(folder / f"{name}.jsonl", rows)) for name, rows in (("first", first), ("second", second))]
-    return compare_runs(*runs, [], PairLevel(resamples=200), pass_threshold=threshold)
+    before, after = load(write(folder / "first.jsonl", first)), load(write(folder / "second.jsonl", second))
+    return compare_runs(before, after, [], PairLevel(resamples=200), pass_threshold=threshold)
 
 
 def found(pair: RunPair) -> VerdictComparison:
@@ -110,7 +111,7 @@ def labelled(path: Path, judge: Callable[[Json], str | float | None]) -> None:
 def test_labels_give_the_false_accepts_and_refusals_of_both(tmp_path: Path, labelled_file: str) -> None:
     first, second = verdicts((1, 1), (1, 0), (0, 0)), verdicts((1, 0), (0, 1), (0, 1))
     compared(tmp_path, first, second)
-    truth = {(0, 0): "correct", (0, 1): "correct", (1, 0): "wrong", (1, 1): 1.0, (2, 0): 0.0}
+    truth: dict[Key, str | float] = {(0, 0): "correct", (0, 1): "correct", (1, 0): "wrong", (1, 1): 1.0, (2, 0): 0.0}
     path = tmp_path / f"{labelled_file}.jsonl"
     labelled(path, lambda one: truth.get((one["_ng_task_index"], one["_ng_rollout_index"])))
     errors = found(compared(tmp_path, first, second)).errors
