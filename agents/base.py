@@ -42,6 +42,7 @@ from rollyard.agents.episode import (
     create_params,
     episode_id,
 )
+from rollyard.agents.stored_episode import StoredEpisode
 from rollyard.agents.tools import McpProbe
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
@@ -52,11 +53,17 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
-from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
+from rollyard.services.rollouts.run_answer import (
+    REPLAY_HEADER,
+    RESPONSE_BYTES_HEADER,
+    encode_response,
+    encode_row,
+)
 from rollyard.services.server.app import Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
 BASE_URL, API_KEY, MODEL_NAME = "policy_base_url", "policy_api_key", "policy_model_name"
+_REPLAY = REPLAY_HEADER.encode()
 log = logging.getLogger(__name__)
 
 
@@ -152,19 +159,21 @@ class Agent(Server, Generic[S]):
     async def __run(self, call: RawRequest) -> RawResponse:
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
         await asyncio.sleep(0)  # an episode within one process may never wait, and others need the loop too
-        row, policy = self.__policies.read(given := call.json())
+        given = call.json()
+        stored = StoredEpisode(given, self.__model) if _REPLAY in call.headers else None
+        row, policy = self.__policies.read(given) if stored is None else (stored.row, None)
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=headers)
         with self.__active_episodes.one(episode_id(call), row) as state:
-            episode = self.__episode(create_params(row), environment, state, row=row, policy=policy)
+            episode = self.__episode(create_params(row), environment, state, row=row, policy=policy, stored=stored)
             try:
                 with self.__partial_episodes.recording(call, state):
                     await episode.seed(call.body if row is given else orjson.dumps(row))
-                    reason = await self.play(episode)
+                    reason = await (self.play(episode) if stored is None else self.__replay(episode, stored))
                     if not isinstance(reason, FinishReason):
                         raise TypeError(f"play returned {reason!r:.100}; expected a FinishReason: `turn.ending`")
-                    played = {**row, **episode.result()}
+                    played = {**row, **episode.result(), **(stored.played if stored else {})}
                     response, body = _encoded(played, self.__model)
                     verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
                     check_reward(verdict, "/verify", environment.server)
@@ -179,10 +188,21 @@ class Agent(Server, Generic[S]):
         rollout = {**with_verdict(row, played, verdict), **outcome, **identity}
         if policy:
             rollout |= policy.recorded
+        if stored is not None:
+            rollout |= stored.outcome
+        replayed = () if stored is None else ((_REPLAY, b"1"),)
         if "response" in verdict:
-            return RawResponse(orjson.dumps(rollout))
+            return RawResponse(orjson.dumps(rollout), headers=replayed)
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
-        return RawResponse(encode_row(rollout, response), headers=(length,))
+        return RawResponse(encode_row(rollout, response), headers=(*replayed, length))
+
+    async def __replay(self, episode: Episode, stored: StoredEpisode) -> FinishReason:
+        """Play with the stored turns in place of the model's, unless the environment needs no session for a verdict."""
+        if not await episode.needs_session():
+            return stored.ending
+        reason = await self.play(episode)
+        stored.check_end()
+        return reason
 
     async def __responses(self, call: RawRequest) -> RawResponse:
         """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response.
@@ -222,6 +242,7 @@ class Agent(Server, Generic[S]):
         *,
         row: Json | None = None,
         policy: EpisodePolicy | None = None,
+        stored: StoredEpisode | None = None,
     ) -> Episode:
         headers = {EPISODE_HEADER: state.episode}
         if policy is not None:
@@ -229,11 +250,11 @@ class Agent(Server, Generic[S]):
         # Turns are not streamed, because the loop needs their complete content to decide what to do next.
         unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         state.row = row or {}
-        state.conversation = Conversation(unstreamed, row)
+        state.conversation = Conversation(unstreamed, row) if stored is None else stored.conversation(unstreamed)
         return self.episode_type(
             state.conversation,
             environment,
-            Session(self.client, self.settings.model_server.name, headers=headers),
+            stored or Session(self.client, self.settings.model_server.name, headers=headers),
             state,
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypeGuard, cast
+from typing import Annotated, Any, NamedTuple, Protocol, TypeGuard, cast
 
 import orjson
 from fastapi import Query, responses
@@ -88,6 +88,15 @@ class ModelTurn(NamedTuple):
         return self.ending.truncated
 
 
+class ModelSession(Protocol):
+    """What an episode needs of its model server."""
+
+    server: str
+    foreign: bool
+
+    async def post(self, path: str, body: bytes, timeout_s: float) -> bytes: ...
+
+
 class Episode:
     """Provides the methods for an agent's loop: `ask` calls the model, and `call` runs a tool. Both record timings."""
 
@@ -95,7 +104,7 @@ class Episode:
         self,
         conversation: Conversation,
         environment: Session,
-        model: Session,
+        model: ModelSession,
         state: EpisodeState,
         *,
         model_timeout_s: float,
@@ -254,6 +263,13 @@ class Episode:
         # Rollyard's servers close the session with the verdict; other frameworks' echo the row and leave it open.
         self.closed = "response" not in verdict
         return verdict
+
+    async def needs_session(self) -> bool:
+        """Return whether the verdict may depend on what was played in the session, not only on row and response."""
+        response = await self._environment.get("/reverify_mode", self._tool_timeout_s)
+        if response.status in ABSENT:  # a server of another framework
+            return True
+        return raise_for_status(response, self._environment.server).body != b'"stateless"'
 
     async def disconnect(self) -> None:
         """End the connection to the environment's MCP server. Raises Failure if it cannot be reached."""

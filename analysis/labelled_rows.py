@@ -12,19 +12,13 @@ from rollyard.records.data_files import DataFile
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import RolloutNotes, note_values
-from rollyard.records.rewards import RENAMED, VERDICT_FIELDS, is_measured
+from rollyard.records.rewards import is_measured, task_of
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rows import exact_objects
-from rollyard.records.types import Json, mapping
+from rollyard.records.types import Json
 
 NOTES_KEY = "_ng_notes"
 """Keys that begin with `_ng_` are not part of a task, so that notes do not change it."""
-_RESULTS = frozenset(
-    {
-        *("response", "reward", "success", "finish_reason", "truncated", "timings", "token_trail", "mask_sample"),
-        VERDICT_FIELDS,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -94,21 +88,6 @@ def labelled_rows(
 def tasks_by_key(file: DataFile) -> dict[str, Json]:
     """Return the rows of a dataset by their task keys. Raises OperatorError if it cannot be read."""
     return {task_key(line.value): line.value for line in exact_objects(file)}
-
-
-def task_of(row: Mapping[str, Any]) -> Json:
-    """Return the task of a rollout as a dataset row, with the prompt and the tools that the model got.
-
-    Rollyard's rows begin with the fields of the dataset row, up to `_ng_task_index`. From rows whose keys have another
-    order, and from those of other programs, only the known results are removed.
-    """
-    names = list(row)
-    first = names[: names.index("_ng_task_index")] if "_ng_task_index" in names else []
-    if {"responses_create_params", "agent_ref"} <= set(first) and not {"response", "reward", "success"} & set(first):
-        renamed = mapping(row.get(RENAMED))
-        own = {name: row[new] for name, new in renamed.items() if str(new).startswith("row_") and new in row}
-        return {**{name: row[name] for name in first}, **own}
-    return {name: value for name, value in row.items() if name not in _RESULTS and not name.startswith("_ng_")}
 
 
 def _dataset_row(dataset: Mapping[str, Json], row: Mapping[str, Any]) -> Json:

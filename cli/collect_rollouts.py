@@ -18,18 +18,19 @@ from urllib.parse import urlsplit
 import uvloop
 from pydantic import Field
 
+from rollyard.cli.collection_options import CollectionOptions
 from rollyard.cli.console import Display, ProblemLines, display_for, keep_showing
-from rollyard.cli.options import SHARDED, Options, before_end, read_options, run_command
+from rollyard.cli.options import before_end, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.process_group import guarded
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
-from rollyard.records.run_types import HeadFile, HeadServer
+from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
-from rollyard.records.types import CREATE_PARAMS, CollectionStatus, Parallel, State
+from rollyard.records.types import CREATE_PARAMS, CollectionStatus, State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -46,6 +47,7 @@ from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.collectors import CollectorProcess, Collectors
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
+from rollyard.services.rollouts.stored_rollouts import StoredRollouts
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.run_dir import find_run, head_address
 
@@ -59,10 +61,9 @@ EXAMPLE = (
 )
 
 
-class CollectOptions(Options):
+class CollectOptions(CollectionOptions):
     SUBJECT: ClassVar[str] = "input_jsonl_fpath"
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
-    RETIRED: ClassVar[Mapping[str, str]] = SHARDED
 
     input_jsonl_fpath: str | None = None
     """Dataset to run: a local file, a file in the installed package, or an s3:// URL. The format is JSON Lines (also
@@ -70,8 +71,6 @@ class CollectOptions(Options):
     data: str | dict[str, Any] | None = None
     """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
     weight: 2}, ...]}."""
-    output_jsonl_fpath: Path
-    """Output file for the rollouts. The failures, manifest and status files are written next to it."""
     agent_name: str | None = None
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
@@ -80,8 +79,6 @@ class CollectOptions(Options):
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
-    num_samples_in_parallel: Parallel = 32
-    """Maximum number of concurrent episodes; auto: the number is found while collecting, and shown in the summary."""
     num_collectors: int = Field(default=1, ge=1, le=1000)
     """Number of processes that collect the output together, each a share of the rollouts. More than one helps if this
     command is the limit, at about 9,000 turns/s."""
@@ -89,32 +86,8 @@ class CollectOptions(Options):
     """HOST:PORT of a Ray cluster, or auto: run the collectors as actors on its hosts, which share this folder."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
-    resume: bool = True
-    """Resume the collection if its output already exists; if false, an existing output is an error. The input may then
-    be some of its original rows."""
-    overwrite: bool = False
-    """Rename existing output files and start over."""
-    accept_changed_code: bool = False
-    """Continue even if the servers' code has changed since the output was started; _ng_code marks the new rows."""
-    max_attempts: int = Field(default=3, ge=1)
-    """Maximum number of attempts per rollout, each in a new session."""
-    rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """Timeout for one attempt, in seconds."""
-    max_failure_rate: float = Field(default=0.5, ge=0, le=1)
-    """Stop the collection if the fraction of abandoned rollouts exceeds this value."""
-    max_partial_bytes: int = Field(default=128 * 1024, ge=0, le=16 * 1024 * 1024)
-    """Maximum size, in bytes, of the conversation that X_failures.jsonl records for a failed attempt; 0: none."""
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
-    shard: str | None = None
-    """i/n, if n jobs collect the output together and this is number i, from 1 to n: it collects its share of what is
-    missing, into a file beside the output. The last job to end merges the files; see ng_merge."""
-    head: str | None = None
-    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
-    head_server: HeadServer | None = None
-    """The same in NeMo Gym's form: --head-server.host ... --head-server.port ..."""
-    token: str | None = None
-    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
@@ -129,7 +102,10 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
     _check_collectors(options, plan.limits.parallel)
-    return uvloop.run(_run(options, _tasks(options, partial(print, file=sys.stderr)), plan, arguments))
+    tasks = _tasks(options, partial(print, file=sys.stderr))
+    several = options.num_collectors > 1 or options.ray_head_node_address is not None
+    starter = CollectorStarter(options, arguments) if several else None
+    return uvloop.run(run_collection(options, tasks, plan, starter, options.num_collectors))
 
 
 def collector_main() -> None:
@@ -139,7 +115,7 @@ def collector_main() -> None:
 
 def _run_collector(arguments: Sequence[str]) -> int:
     options, _ = read_options(CollectOptions, arguments)
-    return uvloop.run(_run(options, _tasks(options), replace(_plan(options), merges=False), arguments))
+    return uvloop.run(run_collection(options, _tasks(options), replace(_plan(options), merges=False)))
 
 
 def _check_collectors(options: CollectOptions, parallel: int | None) -> None:
@@ -164,14 +140,18 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         overwrite=options.overwrite,
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
-        limits=CollectionLimits(
-            None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
-            options.max_attempts,
-            options.rollout_timeout_s,
-            options.max_failure_rate,
-            partial_bytes=options.max_partial_bytes,
-        ),
+        limits=limits_of(options),
         shard=Shard.parse(options.shard),
+    )
+
+
+def limits_of(options: CollectionOptions) -> CollectionLimits:
+    return CollectionLimits(
+        None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
+        options.max_attempts,
+        options.rollout_timeout_s,
+        options.max_failure_rate,
+        partial_bytes=options.max_partial_bytes,
     )
 
 
@@ -189,8 +169,15 @@ def _tasks(options: CollectOptions, print_note: Callable[[str], None] = lambda n
     return mixture
 
 
-async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan, arguments: Sequence[str]) -> int:
-    count, is_part = options.num_collectors, not plan.merges
+async def run_collection(
+    options: CollectionOptions,
+    tasks: DatasetTasks,
+    plan: CollectionPlan,
+    starter: CollectorStarter | None = None,
+    count: int = 1,
+) -> int:
+    """Collect and print the summary; return the exit status. `starter`: starts `count` processes that collect."""
+    is_part = not plan.merges
     file_limit, parallel = raise_file_limit(), plan.limits.parallel
     if parallel is not None:
         check_file_limit(file_limit, math.ceil(parallel / count))
@@ -204,7 +191,7 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
             print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
         async with (
-            CollectorStarter(options, arguments, head).connected() as starter,
+            starter.connected(head) if starter else contextlib.nullcontext(),
             OpenCollection.opened(plan, tasks, stack) as collection,
         ):
             progress = collection.progress
@@ -213,10 +200,13 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
             if not is_part:
                 for note in collection.notes:
                     display.print_line(note)
-                if missing:
+                if missing and isinstance(tasks, StoredRollouts):
+                    answers = f"{missing:,} of {pluralize(len(tasks), 'stored rollout')}"
+                    display.print_line(f"plan: {answers} to verify; the model is not called")
+                elif missing:
                     display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             watch = partial(_collect, progress, display)
-            if missing and (count > 1 or options.ray_head_node_address):
+            if missing and starter is not None:
                 state = await collection.run_collectors(count, starter.start, watch, print_line=display.print_line)
             else:
                 state = await collection.run(watch, print_line=display.print_line)
@@ -235,16 +225,19 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
 class CollectorStarter:
     """Starts the collector of a shard, which is this command with some options changed."""
 
-    def __init__(self, options: CollectOptions, arguments: Sequence[str], head: HeadFile) -> None:
+    def __init__(self, options: CollectOptions, arguments: Sequence[str]) -> None:
         self._options = options
         self._arguments = arguments
-        self._head = head
-        self._environ = {**os.environ, **({"ROLLYARD_TOKEN": head.token} if head.token else {})}
+        self._head_url = ""
+        self._environ = dict(os.environ)
         self._launcher: RayLauncher | None = None
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Self]:
+    async def connected(self, head: HeadFile) -> AsyncIterator[Self]:
         """Connect to the Ray cluster on which the collectors run, if they do. Raises OperatorError or RunError."""
+        self._head_url = head.url
+        if head.token:
+            self._environ["ROLLYARD_TOKEN"] = head.token
         if self._options.ray_head_node_address is None:
             yield self
             return
@@ -275,7 +268,7 @@ class CollectorStarter:
             "overwrite": "false",
         }
         if self._options.head is None and self._options.head_server is None:
-            changed["head"] = urlsplit(self._head.url).netloc
+            changed["head"] = urlsplit(self._head_url).netloc
         given = before_end(self._arguments)
         return [*given, *(f"+{name}={value}" for name, value in changed.items()), *self._arguments[len(given) :]]
 

@@ -20,10 +20,16 @@ from rollyard.analysis.metrics.run_pair import (
     compare_runs,
     with_holm,
 )
+from rollyard.analysis.metrics.verdicts import VerdictComparison
 from rollyard.analysis.report.comparison_report import (
+    accepted_table,
+    agreement,
+    answers_listed,
     chance,
     change,
+    disagreements,
     document,
+    error_rates,
     label,
     reach,
     tasks_listed,
@@ -31,7 +37,7 @@ from rollyard.analysis.report.comparison_report import (
     verdict,
 )
 from rollyard.analysis.report.document import html_page, markdown_page
-from rollyard.analysis.report.formatting import measured
+from rollyard.analysis.report.formatting import ViewerLinks, measured
 from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
@@ -67,6 +73,9 @@ class CompareOptions(Options):
     """Print JSON instead of text."""
     output_dir: Path | None = None
     """Also write comparison.md, comparison.html and comparison.json to this folder."""
+    viewer: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
+    """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080, for links to the
+    answers on which two verdicts differ."""
     workers: int = Field(default=1, ge=1)
     """Number of processes that read a file."""
 
@@ -91,7 +100,11 @@ def run(arguments: Sequence[str]) -> int:
     pairs = [
         # One candidate at a time, so that memory does not grow with their number.
         compare_runs(
-            baseline, load(path, name, pass_threshold=options.pass_threshold, workers=options.workers), metrics, level
+            baseline,
+            load(path, name, pass_threshold=options.pass_threshold, workers=options.workers),
+            metrics,
+            level,
+            pass_threshold=options.pass_threshold,
         )
         for name, path in candidates
     ]
@@ -110,20 +123,21 @@ def run(arguments: Sequence[str]) -> int:
         tests=tests,
         pairs=pairs,
     )
-    written = [] if options.output_dir is None else _write(found, options.output_dir)
+    viewer = ViewerLinks(options.viewer or "")
+    written = [] if options.output_dir is None else _write(found, options.output_dir, viewer)
     if options.as_json:
         print(orjson.dumps(found.model_dump(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_comparisons(found, written)
+        print_comparisons(found, written, viewer)
     return EXIT_DONE if all(pair.tasks for pair in pairs) else EXIT_FAILED
 
 
-def _write(found: RunComparisons, folder: Path) -> list[Path]:
+def _write(found: RunComparisons, folder: Path, viewer: ViewerLinks) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"output_dir {str(folder)!r} cannot be created: {error.strerror}") from error
-    title, sections = document(found)
+    title, sections = document(found, viewer)
     footer = f"Written by ng_compare, rollyard {found.version}."
     pages = {
         "comparison.md": markdown_page(title, sections, footer).encode(),
@@ -138,16 +152,16 @@ def _write(found: RunComparisons, folder: Path) -> list[Path]:
 _TASKS = 10
 
 
-def print_comparisons(found: RunComparisons, written: Sequence[Path]) -> None:
-    for pair in found.pairs:
-        _print_pair(pair, found)
+def print_comparisons(found: RunComparisons, written: Sequence[Path], viewer: ViewerLinks) -> None:
+    for number, pair in enumerate(found.pairs, 1):
+        _print_pair(pair, found, number, viewer)
     if found.tests > 1:
         print(f"p (Holm) is corrected for {found.tests} tests; intervals are not corrected.")
     for index, path in enumerate(written):
         print(f"{'report' if index == 0 else '':<12} {path}")
 
 
-def _print_pair(pair: RunPair, found: RunComparisons) -> None:
+def _print_pair(pair: RunPair, found: RunComparisons, number: int, viewer: ViewerLinks) -> None:
     print(plain_line(f"{pair.candidate.name} minus {pair.baseline.name}, over {pair.tasks:,} common tasks"))
     for one in (pair.baseline, pair.candidate):
         print(plain_line(f"  {one.name}: {measured(one.coverage)}, {one.tasks:,} tasks"))
@@ -173,9 +187,31 @@ def _print_pair(pair: RunPair, found: RunComparisons) -> None:
         if tasks.total:
             listed = tasks_listed(tasks, pair.changed_by, _TASKS)
             print(plain_line(f"  {name}: {tasks.total:,} tasks by {pair.changed_by}: {listed}"))
+    if pair.verdicts is not None:
+        _print_verdicts(pair, pair.verdicts, number, viewer)
     if pair.settings:
         print(plain_line(f"  different settings: {'; '.join(pair.settings)}"))
     print()
+
+
+_ANSWERS = 5
+
+
+def _print_verdicts(pair: RunPair, verdicts: VerdictComparison, number: int, viewer: ViewerLinks) -> None:
+    names = pair.baseline.name, pair.candidate.name
+    print(plain_line(f"  {agreement(verdicts)}"))
+    print_table(accepted_table(verdicts, names))
+    for what, answers in disagreements(verdicts, names):
+        listed = answers_listed(answers, _ANSWERS)
+        print(plain_line(f"  {what}: {answers.total:,} answers (task/repeat): {listed}"))
+        for one in answers.answers[:_ANSWERS] if viewer else ():
+            print(plain_line(f"    {viewer.side_by_side(0, number, one.task, one.repeat)}"))
+    if disagreements(verdicts, names) and not viewer:
+        files = plain_line(f"{pair.baseline.path} {pair.candidate.path}")
+        print(f"  to read them: ng_viewer {files}, and --viewer with its address prints links")
+    if verdicts.errors is not None:
+        print("  of the labelled answers:")
+        print_table(error_rates(verdicts, names))
 
 
 def _rows(pair: RunPair, found: RunComparisons) -> list[tuple[str, ...]]:

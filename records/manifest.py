@@ -14,6 +14,11 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json, Record, differences
 
+ROLLOUTS = "rollouts"
+"""Key of the identity of a collection of other verdicts: the number of stored rollouts in its input."""
+PLANNED = "planned"
+"""Key beside it: whether the input's own collection planned `num_repeats` for each of `rows` tasks."""
+
 
 class Adoption(Record):
     """Records that rollouts without a manifest were checked and adopted."""

@@ -14,7 +14,8 @@ import orjson
 from pydantic import ConfigDict, Field, ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.types import MAX_REWARD, Json, Record, is_number
+from rollyard.records.rollout_types import TurnSteps
+from rollyard.records.types import MAX_REWARD, Json, Record, is_number, is_recorded, items, mapping
 
 VERDICT_FIELDS = "_ng_verdict_fields"
 MAX_FIELDS = 32
@@ -240,6 +241,57 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
         if isinstance(declared := merged.get(VERDICT_FIELDS), list):
             merged[VERDICT_FIELDS] = [_moved(field, renamed) for field in declared]
     return merged
+
+
+_RESULTS = frozenset(
+    {
+        *("response", "reward", "success", "finish_reason", "truncated", "timings", "token_trail", "mask_sample"),
+        VERDICT_FIELDS,
+    }
+)
+
+
+def task_of(row: Mapping[str, Any]) -> Json:
+    """Return the task of a rollout as a dataset row, with the prompt and the tools that the model got.
+
+    From the rows of other programs, only the known results are removed.
+    """
+    task = recorded_task(row)
+    if task is not None:
+        return task
+    return {name: value for name, value in row.items() if name not in _RESULTS and not name.startswith("_ng_")}
+
+
+def recorded_task(row: Mapping[str, Any]) -> Json | None:
+    """Return the task of a rollout; None if the order of the keys does not show it, as in rows of other programs.
+
+    Rollyard's rows begin with the fields of the dataset row, up to `_ng_task_index`.
+    """
+    names = list(row)
+    first = names[: names.index("_ng_task_index")] if "_ng_task_index" in names else []
+    if not {"responses_create_params", "agent_ref"} <= set(first) or {"response", "reward", "success"} & set(first):
+        return None
+    renamed = mapping(row.get(RENAMED))
+    own = {name: row[new] for name, new in renamed.items() if str(new).startswith("row_") and new in row}
+    return {**{name: row[name] for name in first}, **own}
+
+
+OLD_VERDICT = "_ng_old_verdict"
+"""Key of a row that `ng_regrade` wrote: the verdict that the stored answer had before, with the names it had."""
+
+
+def verdict_of(row: Mapping[str, Any]) -> Json:
+    """Return the verdict in a rollout: its reward, and what explains or masks it. Of a row whose task is not known
+    (`recorded_task`), only the declared fields and those with well-known names.
+    """
+    task = recorded_task(row)
+    if task is not None:
+        return {name: row[name] for name in row if not (name in task or name in _STEPS or is_recorded(name))}
+    declared = {str(mapping(field).get("path")).partition(".")[0] for field in items(row.get(VERDICT_FIELDS))}
+    return {name: row[name] for name in row if name in SCORES or name in MASK_KEYS or name in declared}
+
+
+_STEPS = frozenset(TurnSteps.__annotations__)
 
 
 def _moved(field: Any, renamed: Mapping[str, str]) -> Any:

@@ -63,9 +63,13 @@ class Expected:
     tasks: int
     repeats: int
     shard: Shard | None = None
+    total: int | None = None
+    """Number of keys if some repeats are not expected, as of stored rollouts that are not complete; None: all are."""
 
     @cached_property
     def count(self) -> int:
+        if self.total is not None:
+            return self.total
         if self.shard is None:
             return self.tasks * self.repeats
         return sum((task, repeat) in self.shard for task in range(self.tasks) for repeat in range(self.repeats))

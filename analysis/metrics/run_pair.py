@@ -21,6 +21,7 @@ from rollyard.analysis.metrics.per_task import MOST_K, answers_of, votes
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.profile_records import Coverage
 from rollyard.analysis.metrics.solved import Flags
+from rollyard.analysis.metrics.verdicts import SameAnswers, VerdictComparison
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.scores import share_bounds
@@ -198,6 +199,8 @@ class RunPair(Record):
     settings: list[str]
     """The differences between the two manifests, such as `num_repeats: 8 -> 16`."""
     notes: list[str]
+    verdicts: VerdictComparison | None = None
+    """Only if both runs hold the same answers. All differences are then over the answers with both verdicts."""
 
 
 class RunComparisons(Record):
@@ -506,11 +509,27 @@ def span_of(rollouts: Sequence[Floats]) -> float:
     return max(float(np.nanmax(values)) for values in rollouts) - min(float(np.nanmin(values)) for values in rollouts)
 
 
-def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: PairLevel) -> RunPair:
+def compare_runs(
+    baseline: Run,
+    candidate: Run,
+    metrics: Sequence[Metric],
+    level: PairLevel,
+    *,
+    pass_threshold: float | None = None,
+) -> RunPair:
     """Compare `candidate` with `baseline` on the tasks that both contain. No `metrics`: the `default_metrics`.
 
-    Raises OperatorError if a given metric is undefined for a run.
+    `pass_threshold`: which rewards in notes mean that an answer is correct; default: 1. Raises OperatorError if a given
+    metric is undefined for a run.
     """
+    if (same := SameAnswers.of(baseline, candidate)) is not None:
+        pair = _compare_runs(same.baseline, same.candidate, metrics, level)
+        runs = {"baseline": compared_run(baseline), "candidate": compared_run(candidate)}
+        return pair.model_copy(update={**runs, "costs": [], "verdicts": same.compare(pass_threshold)})
+    return _compare_runs(baseline, candidate, metrics, level)
+
+
+def _compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: PairLevel) -> RunPair:
     pairing = comparison.pair(baseline, candidate)
     sides, chosen = pairing.sides, list[Metric]()
     differences, costs = list[PairedDifference](), list[PairedDifference]()

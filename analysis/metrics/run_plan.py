@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollyard.analysis.metrics.columns import Floats, Ints, displayable
 from rollyard.records.data_files import DataFile, lines_of
 from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.records.manifest import PLANNED, ROLLOUTS
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.run_types import CodeVersion
 from rollyard.records.types import Json, mapping, number, text_of, whole_number
@@ -75,6 +76,8 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
         tasks = count_lines(inputs)
         plan = {"tasks": tasks, "repeats": repeats, "rollouts": tasks * repeats if repeats else None}
         plan["source"] = Path(str(inputs)).name
+    elif (stored := _integer(identity, ROLLOUTS)) is not None and not mapping(identity).get(PLANNED):
+        plan = {"rollouts": stored, "source": paths.manifest.name}
     elif rows is not None and repeats is not None:
         plan = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "exact": True}
         plan["source"] = paths.manifest.name

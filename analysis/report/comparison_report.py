@@ -13,6 +13,7 @@ from rollyard.analysis.charts.svg import Axis
 from rollyard.analysis.metrics.comparison import POWER, Change, DatasetDifference, Difference
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.metrics.run_pair import ChangedTasks, Metric, PairedDifference, RunComparisons, RunPair
+from rollyard.analysis.metrics.verdicts import Answers, VerdictComparison
 from rollyard.analysis.report.formatting import (
     FORMS,
     NOTHING,
@@ -47,10 +48,10 @@ METHOD = (
 )
 
 
-def document(found: RunComparisons) -> tuple[str, list[Section]]:
+def document(found: RunComparisons, viewer: ViewerLinks) -> tuple[str, list[Section]]:
     """Return the title and the sections: one per candidate, then the methods."""
     names = ", ".join(pair.candidate.name for pair in found.pairs)
-    sections = [_pair(pair, found) for pair in found.pairs]
+    sections = [_pair(pair, found, number, viewer) for number, pair in enumerate(found.pairs, 1)]
     return f"{names} against {found.pairs[0].baseline.name}", [*sections, _method(found)]
 
 
@@ -118,7 +119,77 @@ def verdict(one: PairedDifference, alpha: float) -> str:
     return text
 
 
-def _pair(pair: RunPair, found: RunComparisons) -> Section:
+def answers_listed(found: Answers, most: int) -> str:
+    """List answers by task and repeat, with their rewards and labels."""
+    shown = [
+        f"{one.task}/{one.repeat} ({reward(one.baseline)} -> {reward(one.candidate)}"
+        + (f", labelled {one.label})" if one.label else ")")
+        for one in found.answers[:most]
+    ]
+    return ", ".join(shown) + (f", and {found.total - most:,} more" if found.total > most else "")
+
+
+def error_rates(found: VerdictComparison, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a row for each of the two verdicts, below a head: the share of labelled answers that it gets wrong."""
+    head = ("", "false accepts", "95% interval", "of", "false refusals", "95% interval", "of")
+    rows: list[tuple[str, ...]] = [head]
+    for name, one in zip(names, found.errors or (), strict=False):
+        cells = [name]
+        for rate, label in ((one.false_accepts, "wrong"), (one.false_refusals, "correct")):
+            if rate is None:
+                cells += [NOTHING, NOTHING, f"0 {label}"]
+            else:
+                cells += [percent(rate.share.mean), interval(rate.share, "percent"), f"{rate.labelled:,} {label}"]
+        rows.append(tuple(cells))
+    return rows
+
+
+def agreement(found: VerdictComparison) -> str:
+    """Return how often the two verdicts agree, as a sentence."""
+    how = "rewards are equal" if found.accepted is None else "verdicts agree"
+    reach = interval(found.agreement, "percent")
+    text = f"Both runs hold the same answers: on {found.answers:,} of them there are two verdicts, and the {how} on "
+    text += percent(found.agreement.mean) + ("" if reach == NOTHING else f" (95% interval {reach})")
+    if found.only_baseline or found.only_candidate:
+        text += f"; not compared: {found.only_baseline:,} and {found.only_candidate:,} answers with one verdict"
+    return f"{text}."
+
+
+def accepted_table(found: VerdictComparison, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the table of agreement, with its head."""
+    if found.accepted is None:
+        return []
+    both, gained, lost, neither = (f"{count:,}" for count in found.accepted)
+    head = ("", f"{names[1]} accepts", f"{names[1]} refuses")
+    return [head, (f"{names[0]} accepts", both, lost), (f"{names[0]} refuses", gained, neither)]
+
+
+def disagreements(found: VerdictComparison, names: Sequence[str]) -> list[tuple[str, Answers]]:
+    """Return the answers on which the verdicts differ, by what they say."""
+    both = zip(names, (found.lost, found.gained), strict=True)
+    what = "only {} accepts" if found.accepted is not None else "{} gives the higher reward"
+    return [(what.format(name), answers) for name, answers in both if answers.total]
+
+
+def _verdicts(found: VerdictComparison, pair: RunPair, number: int, viewer: ViewerLinks) -> Section:
+    names = pair.baseline.name, pair.candidate.name
+    tables = []
+    if rows := accepted_table(found, names):
+        tables.append(Table(rows[0], rows[1:], "Answers by verdict"))
+    if found.errors is not None:
+        rows = error_rates(found, names)
+        tables.append(Table(rows[0], rows[1:], "Errors, of the labelled answers"))
+    listed, links = disagreements(found, names), list[Link]()
+    text = [agreement(found)]
+    for what, answers in listed:
+        text.append(f"{what}: {answers.total:,} answers (task/repeat): {answers_listed(answers, _TASKS)}.")
+        for one in answers.answers[:_TASKS] if viewer else ():
+            address = viewer.side_by_side(0, number, one.task, one.repeat)
+            links.append(Link(f"{what}: task {one.task}, repeat {one.repeat}", address))
+    return Section("Verdicts", text, tables, links=links)
+
+
+def _pair(pair: RunPair, found: RunComparisons, number: int, viewer: ViewerLinks) -> Section:
     title = f"{pair.candidate.name} against {pair.baseline.name}"
     text = [
         f"{one.name}: {measured(one.coverage)}, {one.tasks:,} tasks, {one.path}."
@@ -137,7 +208,8 @@ def _pair(pair: RunPair, found: RunComparisons) -> Section:
     for name, changed in (("Tasks gained", pair.gained), ("Tasks lost", pair.lost)):
         if changed.total:
             tables.append(_changed(f"{name}, by {pair.changed_by}", pair, changed))
-    return Section(title, text, tables, _charts(pair, found.alpha))
+    parts = [] if pair.verdicts is None else [_verdicts(pair.verdicts, pair, number, viewer)]
+    return Section(title, text, tables, _charts(pair, found.alpha), parts=parts)
 
 
 def _common(pair: RunPair) -> str:

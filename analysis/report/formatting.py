@@ -147,6 +147,12 @@ class ViewerLinks:
         """Return the address of a rollout; empty without a viewer."""
         return f"{self._run(run)}/tasks/{task}/{repeat}" if self else ""
 
+    def side_by_side(self, first: int, second: int, task: int, repeat: int) -> str:
+        """Return the address of a rollout in two runs; empty without a viewer."""
+        place = f"{task}/{repeat}"
+        address = f"{self._base}/#/side-by-side/{self._number(first)}/{place}/{self._number(second)}/{place}"
+        return address if self else ""
+
     def findings(self, run: int) -> str:
         """Return the address of the findings of a run; empty if they are not those of the report."""
         return "" if self.where else f"{self._run(run)}/findings"

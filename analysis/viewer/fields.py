@@ -27,7 +27,7 @@ from rollyard.records.expression_parser import ExpressionError, FieldPath, parse
 from rollyard.records.expressions import LARGEST_EXACT
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, is_note_field, note_columns
-from rollyard.records.rewards import ROLES, VERDICT_FIELDS, fields_of
+from rollyard.records.rewards import OLD_VERDICT, ROLES, VERDICT_FIELDS, fields_of
 from rollyard.records.tokens import DERIVED, reader_of
 from rollyard.records.types import TOKEN_FIELDS, Json, Record, items, mapping
 
@@ -237,6 +237,9 @@ def verdict_of(row: Mapping[str, Any], parts: int = _MAX_PARTS) -> list[VerdictV
             path = FieldPath(field.keys, raw=field.path in (*COMPUTED, *DERIVED))
             kept = shortened(value, _MAX_SHOWN)
             found.append(VerdictValue(path=str(path), label=field.shown_label, role=field.role, value=kept))
+    if isinstance(old := row.get(OLD_VERDICT), Mapping):
+        path = FieldPath((OLD_VERDICT, "reward"))
+        found.append(VerdictValue(path=str(path), label="before", role="component", value=shortened(old.get("reward"))))
     return found
 
 

@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
 from rollyard.records.data_files import DataFile, DataFiles
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.rollout_types import AgentRef
+from rollyard.records.rewards import RENAMED, SCORES, with_verdict
+from rollyard.records.rollout_keys import task_key
+from rollyard.records.rollout_types import AgentRef, RolloutRow
 from rollyard.records.rows import agent_of, rows_again, rows_of, with_seed
 from rollyard.records.types import Json
 from rollyard.services.datasets.dataset import Dataset, DatasetSettings, MixtureSettings
@@ -47,6 +49,21 @@ class Rollout:
                 raise Failure(FailureKind.BAD_TASK, str(error)) from error
         indices = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
         return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **indices})
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the `/run` request, which its answer must have as well."""
+        return {}
+
+    @property
+    def task_key(self) -> str:
+        return task_key(self.row)
+
+    def result(self, answer: RolloutRow) -> RolloutRow:
+        """Return the row to store, without the collector's keys, from the answer of `/run`."""
+        if RENAMED not in answer and not SCORES.isdisjoint(self.row):  # of an agent of another framework
+            return cast(RolloutRow, with_verdict(self.row, self.row, answer))
+        return answer
 
     @property
     def agent_ref(self) -> AgentRef:

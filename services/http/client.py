@@ -369,6 +369,11 @@ class Session:
         """Like `send`, but returns the body, and raises the reported Failure unless the status is 2xx."""
         return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
 
+    async def get(self, path: str, timeout_s: float) -> HttpResponse:
+        """GET from the instance that opened the session; the response may have any status."""
+        assert self._url is not None
+        return await self._client.get_from(self._url, path, timeout_s)
+
     async def delete(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> None:
         """DELETE a path of the instance that opened the session, whatever it responds."""
         if self._url is not None:

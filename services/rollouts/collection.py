@@ -41,6 +41,7 @@ from rollyard.services.rollouts.shards import (
     shard_files,
 )
 from rollyard.services.rollouts.store import Adopter, IsFinal, JsonLines, RolloutStore, is_bad_task
+from rollyard.services.rollouts.stored_rollouts import StoredRollouts, check_replay
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.server.settings import redacted
 
@@ -111,17 +112,17 @@ class OpenCollection:
         self.store = store
         self.notes = store.notes
         """Notes for the user, shown before the collection starts."""
-        self._expected = expected = Expected(tasks.count, plan.repeats, plan.shard)
+        self._expected = expected = _expected(tasks, plan, plan.shard)
         self.progress = CollectionProgress(expected.count)
         store.load(self.progress.count, expected)
         if plan.shard is not None:
-            self._load_other_files(plan, Expected(tasks.count, plan.repeats))
+            self._load_other_files(plan, _expected(tasks, plan))
         self.progress.failed += len(store.permanently_failed)
         self.progress.resumed()
         if isinstance(tasks, TaskSubset):
             self.notes.append(_subset_note(tasks, store.done, plan.repeats))
         if plan.shard is not None:
-            total = tasks.count * plan.repeats
+            total = _expected(tasks, plan).count
             self.notes.append(f"shard {plan.shard}: {expected.count} of {total} rollouts, in {self.paths.output}")
         if before := self.progress.measured:
             total = self.progress.expected
@@ -154,6 +155,9 @@ class OpenCollection:
         directory = await stack.client.book.refresh()
         _check_inputs(RolloutPaths(plan.output), tasks.files)
         _check_agents(tasks.agents, directory)
+        is_stored = isinstance(tasks, StoredRollouts)
+        if is_stored:
+            check_replay(tasks.agents, directory)
         reached = reachable(tasks.agents, directory.references)
         if plan.limits.parallel is None:
             plan = plan.with_most_parallel(most_parallel(directory, reached, shard))
@@ -162,7 +166,7 @@ class OpenCollection:
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
-        file = original.file if isinstance(original, TaskFile) else None
+        file = original.file if isinstance(original, TaskFile | StoredRollouts) else None
         try:
             origin = None
             if shard is not None:
@@ -178,7 +182,7 @@ class OpenCollection:
                 code=code,
                 accept_changed_code=plan.accept_changed_code,
                 input_path=str(file.absolute()) if isinstance(file, Path) else "",
-                adopter=Adopter(original, plan.repeats, plan.params, seeded=plan.seeded),
+                adopter=None if is_stored else Adopter(original, plan.repeats, plan.params, seeded=plan.seeded),
                 origin=origin,
                 is_final=plan.is_final,
             )
@@ -449,6 +453,11 @@ def _take_over_shards(plan: CollectionPlan) -> list[str]:
         )
     merged = merge(plan.output, only_idle=True)
     return [f"the rollouts in {merged.files} files of jobs that shared {plan.output} were merged into it"]
+
+
+def _expected(tasks: DatasetTasks, plan: CollectionPlan, shard: Shard | None = None) -> Expected:
+    total = tasks.rollouts_in(shard) if isinstance(tasks, StoredRollouts) else None
+    return Expected(tasks.count, plan.repeats, shard, total)
 
 
 def _subset_note(tasks: TaskSubset, done: KeySet, repeats: int) -> str:

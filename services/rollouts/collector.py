@@ -24,9 +24,8 @@ from rollyard.records.activity import (
     PartialConversation,
 )
 from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
-from rollyard.records.rewards import RENAMED, SCORES, with_verdict
-from rollyard.records.rollout_keys import task_key
-from rollyard.records.rollout_types import RolloutKeys, RolloutRow
+from rollyard.records.rewards import RENAMED
+from rollyard.records.rollout_types import RolloutKeys
 from rollyard.records.types import CollectionStatus, FailureRow, Json, State, items, mapping
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
@@ -247,7 +246,7 @@ class Collector:
         return rollout
 
     async def _collect(self, rollout: Rollout) -> None:
-        key, key_of_task = (rollout.task_index, rollout.rollout_index), task_key(rollout.row)
+        key, key_of_task = (rollout.task_index, rollout.rollout_index), rollout.task_key
         earlier = self._store.attempts.get(key, 0)
         try:
             body = rollout.body(self._params, seeded=self._seeded)
@@ -269,9 +268,7 @@ class Collector:
             call = AgentCall(self._client, rollout, body, self._limits.rollout_timeout_s, self._limits.partial_bytes)
             try:
                 response = await call.send()
-                row = parse_row(response, rollout.agent)
-                if RENAMED not in row and not SCORES.isdisjoint(rollout.row):  # of an agent of another framework
-                    row = cast(RolloutRow, with_verdict(rollout.row, rollout.row, row))
+                row = rollout.result(parse_row(response, rollout.agent))
                 row.pop("_ng_code", None)  # a rollout used as input already has one
                 if self._store.code_mark:
                     rollout_keys["_ng_code"] = self._store.code_mark
@@ -384,12 +381,16 @@ class AgentCall:
 
     async def send(self) -> HttpResponse:
         self.episode, self.url = uuid.uuid4().hex, None
-        headers = {EPISODE_ID_HEADER: self.episode}
+        headers = {EPISODE_ID_HEADER: self.episode, **self.rollout.headers}
         if self.limit:
             headers[RECORD_HEADER] = str(self.limit)
         agent = self.rollout.agent
         _, response = await self.client.reach(agent, "/run", self.body, self.timeout_s, headers, on_send=self._set_url)
-        return raise_for_status(response, agent)
+        raise_for_status(response, agent)
+        if missing := self.rollout.headers.keys() - response.headers.keys():
+            detail = f"the agent ignored {', '.join(missing)}: it is of another framework, or of an earlier Rollyard"
+            raise Failure(FailureKind.BAD_REQUEST, detail, server=agent)
+        return response
 
     async def partial(self, failure: Failure) -> Json | None:
         """Return the partial conversation of the attempt that failed; None if nobody knows it. Raises no Failure."""

@@ -28,6 +28,9 @@ from rollyard.services.server.settings import is_secret, redacted
 
 RESPONSE_BYTES_HEADER = "x-rollyard-response-bytes"
 """Header with the length in bytes of the response, which ends just before the body's closing brace."""
+REPLAY_HEADER = "x-rollyard-replay"
+"""Header of a `/run` request whose body is a stored rollout: the agent asks for a verdict on its response instead of
+playing the task. The answer to such a request has the header as well, because other agents would call their model."""
 _MEMBER = b'"response":'
 _MAX_DIGITS = 10
 """Maximum number of digits in the header's value."""

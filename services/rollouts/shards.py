@@ -24,7 +24,14 @@ from pydantic import ValidationError
 from rollyard.records.errors import FailureKind, OperatorError
 from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, strict
 from rollyard.records.locked_files import InUse, is_locked, sync_folder, unused
-from rollyard.records.manifest import ChangedParameters, Manifest, check_not_shared, encode_manifest, resumed_manifest
+from rollyard.records.manifest import (
+    ROLLOUTS,
+    ChangedParameters,
+    Manifest,
+    check_not_shared,
+    encode_manifest,
+    resumed_manifest,
+)
 from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Expected, Key, KeySet, Shard
 from rollyard.records.rollout_types import RolloutRow
@@ -249,7 +256,8 @@ def _count(path: Path) -> str:
 
 
 def _expected_of(manifest: Manifest) -> Expected:
-    return Expected(int(manifest.identity["rows"]), int(manifest.identity["num_repeats"]))
+    identity = manifest.identity
+    return Expected(int(identity["rows"]), int(identity["num_repeats"]), total=identity.get(ROLLOUTS))
 
 
 def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> None:

@@ -207,7 +207,7 @@ OPTIONS = {
             "ng_notes",
             "ng_prepare_data",
         ),
-        *("ng_reward_profile", "ng_status", "ng_track", "ng_viewer"),
+        *("ng_regrade", "ng_reward_profile", "ng_status", "ng_track", "ng_viewer"),
     )
 } | {"ng_doctor": "doctor_machine"}
 """Command -> module of its options."""

@@ -19,15 +19,16 @@ import pytest
 import yaml
 
 from rollyard.records.data_files import INSTALLED
+from rollyard.records.types import Json
 from tests.support.commands import Finished, in_this_process, running_stack
 from tests.support.foreign_folders import make_root, program_entry
 from tests.support.rollout_files import grid, row, write, write_failures, write_manifest
-from tests.support.stacks import EXAMPLES, SOKOBAN
+from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
 from tests.support.training_runs import training_run
 
 SNAPSHOTS = INSTALLED / "tests" / "snapshots"
 COMMANDS = sorted(tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"])
-ON_A_STACK = {"ng_collect_rollouts", "ng_status"}
+ON_A_STACK = {"ng_collect_rollouts", "ng_regrade", "ng_status"}
 """Commands whose transcripts need a running stack."""
 STARTS_NOTHING = {"ng_run", "ng_eval"}
 """Commands that start servers, whose transcripts only contain dry runs and mistakes."""
@@ -96,8 +97,9 @@ def _marked(mark: str, text: str, folder: Path) -> Iterator[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write(tmp_path / "base.jsonl", grid([0, 1, 2, 2], 2))
-    write(tmp_path / "trained.jsonl", grid([2, 2, 2, 2], 2))
-    write_manifest(write(tmp_path / "partial.jsonl", grid([1, 0], 2)), 4, 2)
+    write(tmp_path / "trained.jsonl", answered(grid([2, 2, 2, 2], 2), output_tokens=12))
+    write(tmp_path / "second.jsonl", grid([0, 2, 2, 1], 2)[:-1])
+    write_manifest(write(tmp_path / "partial.jsonl", answered(grid([1, 0], 2), output_tokens=11)), 4, 2)
     write_manifest(write(tmp_path / "shared.shard-1-of-2.jsonl", grid([1, 0], 2)[:3]), 2, 2)
     write_failures(tmp_path / "partial.jsonl", [(2, 0, "upstream_refused"), (3, 0, "session_lost")])
     write(tmp_path / "twice.jsonl", grid([1], 1) * 2)
@@ -108,11 +110,30 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rollouts.jsonl.gz").write_bytes(b"\x1f\x8b")
     (tmp_path / "no_rollouts").mkdir()
     (tmp_path / "rooms.jsonl").write_bytes(EXAMPLES.read_bytes())
+    write(tmp_path / "given_up.jsonl", given_up())
     make_root(tmp_path)
     (tmp_path / "nemo_gym.yaml").write_text(yaml.safe_dump({"counter": program_entry()}))
     (tmp_path / "vllm").touch(0o755)  # checks look for it without running it
     training_run(tmp_path / "training", 1)
     return tmp_path
+
+
+def answered(rows: list[Json], output_tokens: int) -> list[Json]:
+    """The rows with answers of another length."""
+    for one in rows:
+        one["response"]["usage"]["output_tokens"] = output_tokens
+    return rows
+
+
+def given_up() -> list[Json]:
+    """Rollouts of a model that plays no move; the last one without an answer."""
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I give up."}]}
+    response = {"object": "response", "status": "completed", "output": [message]}
+    rows = [
+        {**task, "agent_ref": {"name": AGENT}, "_ng_task_index": index, "_ng_rollout_index": 0, "reward": 1.0}
+        for index, task in enumerate(read_rows(EXAMPLES))
+    ]
+    return [*({**one, "response": response} for one in rows[:-1]), rows[-1]]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

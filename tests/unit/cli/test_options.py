@@ -203,7 +203,18 @@ def test_a_file_may_begin_with_a_dash_and_contain_a_comma(
 @pytest.mark.parametrize(
     "command",
     [
-        *("collect_rollouts", "compare", "gate", "init", "lm_eval", "notes", "prepare_data", "reward_profile", "run"),
+        *(
+            "collect_rollouts",
+            "compare",
+            "gate",
+            "init",
+            "lm_eval",
+            "notes",
+            "prepare_data",
+            "regrade",
+            "reward_profile",
+            "run",
+        ),
         *("serve", "status", "track", "viewer", "doctor_tokens", "doctor_machine", "doctor"),
         "doctor_environment",
     ],

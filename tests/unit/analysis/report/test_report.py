@@ -141,11 +141,14 @@ def test_a_report_has_its_sections_in_order_and_on_two_runs_begins_with_their_di
 
 
 def test_the_page_of_a_comparison_begins_with_the_verdict(tmp_path: Path) -> None:
-    a, b = (load_run(tmp_path, grid([(task * 7 + seed) % 5 for task in range(20)], 4), str(seed)) for seed in (0, 1))
+    rows = [grid([(task * 7 + seed) % 5 for task in range(20)], 4) for seed in (0, 1)]
+    for one in rows[1]:  # other answers, else the runs are two verdicts on the same ones
+        one["response"]["usage"]["output_tokens"] = 12
+    a, b = (load_run(tmp_path, rows[seed], str(seed)) for seed in (0, 1))
     level = PairLevel(effect=0.1, resamples=200)
     pairs, tests = with_holm([compare_runs(a, b, [], level), compare_runs(b, a, [], level)])
     more = {"alpha": 0.05, "effect": 0.1, "seed": 0, "resamples": 200, "tests": tests, "pairs": pairs}
-    title, sections = comparison_report.document(RunComparisons.model_validate({"version": "1", **more}))
+    title, sections = comparison_report.document(RunComparisons.model_validate({"version": "1", **more}), ViewerLinks())
     text = markdown_page(title, sections, "")
     assert title == "1, 0 against 0" and tests == 2
     places = [text.index(part) for part in ("solve_rate: The", "| p (Holm) |", "Costs", "Tasks gained")]
