@@ -39,7 +39,7 @@ class ExportOptions(Options):
     format: Literal["atif"] = "atif"
     """ATIF v1.7, the Agent Trajectory Interchange Format."""
     output_dir: Path | None = None
-    """A new folder: TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images/, and manifest.jsonl; default: X_atif."""
+    """A new folder for TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images and manifest.jsonl; default: X_atif."""
     session_id: str | None = Field(default=None, min_length=1)
     """Identifies the run in each trajectory; default: the name of the file and a hash of its manifest."""
     agent_version: str | None = Field(default=None, min_length=1)
@@ -84,7 +84,9 @@ def _identity(paths: RolloutPaths, options: ExportOptions) -> atif.Identity:
     try:
         data = paths.manifest.read_bytes()
         manifest = Manifest.model_validate_json(data)
-        session = f"{session}-{hashlib.sha256(str(manifest.created).encode() + paths.output.name.encode()).hexdigest()[:8]}"
+        session = (
+            f"{session}-{hashlib.sha256(str(manifest.created).encode() + paths.output.name.encode()).hexdigest()[:8]}"
+        )
         version = manifest.versions.get("rollyard")
     except (OSError, ValidationError):
         pass  # rollouts of another program
@@ -101,7 +103,9 @@ def _write_rollouts(source: Path, folder: Path, identity: atif.Identity) -> int:
                 raise OperatorError(f"{source}: a rollout {error}") from error
             name = f"{task}-{repeat}.json"
             if name in written:
-                raise OperatorError(f"{source}: task {task}, repeat {repeat} is there twice; expected each rollout once")
+                raise OperatorError(
+                    f"{source}: task {task}, repeat {repeat} is there twice; expected each rollout once"
+                )
             written.add(name)
             known = {key: value for key, value in row.items() if key != SOURCE}
             data = _write(folder / name, atif.trajectory_of(known, identity))
@@ -118,7 +122,8 @@ def _write_failures(paths: RolloutPaths, folder: Path, identity: atif.Identity) 
     if not paths.failures.is_file():
         return 0
     count = 0
-    for count, line in enumerate(iter_jsonl(paths.failures, refuse(paths.failures)), 1):
+    for line in iter_jsonl(paths.failures, refuse(paths.failures)):
+        count += 1
         failure = {key: value for key, value in line.value.items() if key != SOURCE}
         keys = (failure.get(key) for key in ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index"))
         (folder / "failures").mkdir(exist_ok=True)

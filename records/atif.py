@@ -1,12 +1,12 @@
 """Rollouts as trajectories in ATIF, the Agent Trajectory Interchange Format, and back (`trajectory_of`, `row_of`).
 
-What ATIF has a field for stands there, and is read from there. The rest stands in the extension field `extra.rollyard` of
-the document and of its steps: as the difference between the row and what a reader would make of ATIF's own fields. In the
-other direction, what a rollout row has no place for stands in the row's key `_ng_atif`. So neither direction loses
-anything, and a document that another program changes is read as changed.
+What ATIF has a field for is written to that field and read from it. The rest is in the extension field `extra.rollyard` of
+the document and of its steps: the difference between the row and what a reader makes of ATIF's own fields. In the other
+direction, what a rollout row has no place for is in the row's key `_ng_atif`. So neither direction loses anything, and a
+document that another program changes is read as changed.
 
-A step is one model call with the results of its tools, or one message of somebody else. The steps before the first answer
-are the prompt; examples of answers in it are marked `is_copied_context`.
+A step is one model call with the results of its tools, or one message of another speaker. The steps before the first
+answer are the prompt; examples of answers in it are marked `is_copied_context`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollyard.records.json_patch import is_same, patch_between, patched
+from rollyard.records.json_patch import patch_between, patched
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import ids_of, is_from_model, log_probs_of
 from rollyard.records.types import Json, Record, items, mapping, text_of, whole_number
@@ -133,13 +133,17 @@ class Step(Record):
             datetime.fromisoformat(self.timestamp.replace("Z", "+00:00"))
         of_agents = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
         if self.source != "agent" and (found := [name for name in of_agents if getattr(self, name) is not None]):
-            raise ValueError(f"found {', '.join(found)} in a step whose source is {self.source!r}; only an agent has it")
+            raise ValueError(
+                f"found {', '.join(found)} in a step whose source is {self.source!r}; only an agent has it"
+            )
         if self.source == "agent" and self.llm_call_count == 0 and (self.metrics or self.reasoning_content is not None):
             raise ValueError("llm_call_count is 0, but there are metrics or reasoning_content of a model call")
         known = {call.tool_call_id for call in self.tool_calls or ()}
         for result in self.observation.results if self.observation else ():
             if result.source_call_id is not None and result.source_call_id not in known:
-                raise ValueError(f"source_call_id {result.source_call_id!r} is not the tool_call_id of a call of this step")
+                raise ValueError(
+                    f"source_call_id {result.source_call_id!r} is not the tool_call_id of a call of this step"
+                )
         return self
 
 
@@ -182,7 +186,9 @@ class Trajectory(Record):
             )
         for expected, step in enumerate(self.steps, 1):
             if step.step_id != expected:
-                raise ValueError(f"step_id of steps.{expected - 1} is {step.step_id}; expected {expected}, counted from 1")
+                raise ValueError(
+                    f"step_id of steps.{expected - 1} is {step.step_id}; expected {expected}, counted from 1"
+                )
         names = [each.trajectory_id for each in self.subagent_trajectories or ()]
         if None in names or len(set(names)) < len(names):
             raise ValueError("expected a different trajectory_id for each of subagent_trajectories")
@@ -621,9 +627,7 @@ def _prompt_steps(steps: Sequence[Json]) -> int:
     return len(steps)
 
 
-def _plain_row(
-    trajectory: Trajectory, images: Images, exact: _Draft | None = None
-) -> tuple[Json, list[list[Any]]]:
+def _plain_row(trajectory: Trajectory, images: Images, exact: _Draft | None = None) -> tuple[Json, list[list[Any]]]:
     """Return the row as the document's fields describe it, with the items of the steps as its extensions change them,
     or as they are in `exact`. The second value is the items of each step without the extensions.
     """

@@ -169,7 +169,9 @@ def _trial(file: Path) -> Json:
         result = mapping(orjson.loads((base / "result.json").read_bytes()))
     except (OSError, ValueError):
         return {}
-    of_step = next((each for each in map(mapping, items(result.get("step_results"))) if each.get("step_name") == step), {})
+    of_step = next(
+        (each for each in map(mapping, items(result.get("step_results"))) if each.get("step_name") == step), {}
+    )
     rewards = mapping(mapping((of_step or result).get("verifier_result")).get("rewards"))
     reward = rewards.get("reward", next(iter(rewards.values()), None) if len(rewards) == 1 else None)
     error = mapping((of_step or result).get("exception_info"))
@@ -237,7 +239,7 @@ def _write(path: Path, entries: Iterator[_Entry], rows: BinaryIO, failed: Binary
         row = entry.row if entry.failure is None else entry.failure
         is_indexed = "_ng_task_index" in row and "_ng_rollout_index" in row
         has_keys = is_indexed if has_keys is None else has_keys
-        if is_indexed and not has_keys or not is_indexed and has_keys:
+        if (is_indexed and not has_keys) or (not is_indexed and has_keys):
             raise OperatorError(
                 f"{path}: {row[SOURCE]} has {'an' if is_indexed else 'no'} index of its task, unlike those before it; "
                 "expected trajectories of one program: open them apart"

@@ -44,7 +44,7 @@ def patched(value: Any, patch: Sequence[Any]) -> Any:
             if kind == "remove":
                 del target[place]
             elif kind == "replace":
-                target[place]  # noqa: B018 raises unless it exists
+                target[place]
                 target[place] = operation["value"]
             elif kind == "add" and isinstance(target, dict):
                 target[place] = operation["value"]
