@@ -39,7 +39,7 @@ class ExportOptions(Options):
     format: Literal["atif"] = "atif"
     """ATIF v1.7, the Agent Trajectory Interchange Format."""
     output_dir: Path | None = None
-    """A new folder for TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images and manifest.jsonl; default: X_atif."""
+    """A new folder: TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images/, manifest.jsonl; default: X_atif."""
     session_id: str | None = Field(default=None, min_length=1)
     """Identifies the run in each trajectory; default: the name of the file and a hash of its manifest."""
     agent_version: str | None = Field(default=None, min_length=1)

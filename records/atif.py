@@ -1,9 +1,9 @@
 """Rollouts as trajectories in ATIF, the Agent Trajectory Interchange Format, and back (`trajectory_of`, `row_of`).
 
-What ATIF has a field for is written to that field and read from it. The rest is in the extension field `extra.rollyard` of
-the document and of its steps: the difference between the row and what a reader makes of ATIF's own fields. In the other
-direction, what a rollout row has no place for is in the row's key `_ng_atif`. So neither direction loses anything, and a
-document that another program changes is read as changed.
+What ATIF has a field for is written to that field and read from it. The rest is in the extension field
+`extra.rollyard` of the document and of its steps: the difference between the row and what a reader makes of ATIF's own
+fields. In the other direction, what a rollout row has no place for is in the row's key `_ng_atif`. So neither direction
+loses anything, and a document that another program changes is read as changed.
 
 A step is one model call with the results of its tools, or one message of another speaker. The steps before the first
 answer are the prompt; examples of answers in it are marked `is_copied_context`.
@@ -431,7 +431,7 @@ def _step(content: _StepContent, images: dict[str, bytes]) -> Json:
     written = [item for item in content.items if is_from_model(item)]
     results = [item for item in content.items if not is_from_model(item)]
     calls = [item for item in written if _kind(item) == "function_call"]
-    message = next((item for item in written if _kind(item) == "message"), {})
+    message: Json = next((item for item in written if _kind(item) == "message"), {})
     step: Json = {"source": "agent", "message": _content(message.get("content"), images)}
     texts = [text for item in written if _kind(item) == "reasoning" for text in _reasoning_texts(item)]
     if texts:
@@ -711,7 +711,7 @@ def _spoken(content: str | list[Json], images: Images) -> list[Json]:
 
 def _read_part(part: Json, text_type: str, images: Images) -> Json:
     if part["type"] == "text":
-        more = {"annotations": []} if text_type == "output_text" else {}
+        more: Json = {"annotations": []} if text_type == "output_text" else {}
         return {"type": text_type, "text": part["text"], **more}
     source = part["source"]
     path: str = source["path"]
@@ -734,10 +734,11 @@ def _usage(document: Json) -> Json:
     answers = [step for step in document["steps"] if step["source"] == "agent" and not step.get("is_copied_context")]
 
     def total(name: str) -> int | None:
-        if (known := final.get(f"total_{name}")) is not None:
-            return cast(int, known)
-        counts = [mapping(step.get("metrics")).get(name) for step in answers]
-        return sum(counts) if counts and None not in counts else None
+        if (stated := final.get(f"total_{name}")) is not None:
+            return cast(int, stated)
+        counts: list[int | None] = [mapping(step.get("metrics")).get(name) for step in answers]
+        known = [count for count in counts if count is not None]
+        return sum(known) if counts and len(known) == len(counts) else None
 
     prompt, completion, cached = map(total, ("prompt_tokens", "completion_tokens", "cached_tokens"))
     usage: Json = {}

@@ -13,7 +13,7 @@ USER: Json = {"role": "user", "content": "Add 1 and 2."}
 
 
 def answer(text: str, **more: Any) -> Json:
-    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": None}]
+    content: list[Json] = [{"type": "output_text", "text": text, "annotations": [], "logprobs": None}]
     return {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "status": "completed", **more}
 
 
@@ -86,8 +86,9 @@ KINDS: dict[str, Json] = {
     "no conversation": {"reward": 0.0, "_ng_task_index": 0, "_ng_rollout_index": 0},
     "other items": rollout({"type": "web_search_call", "id": "w", "action": {"query": "q"}}, answer("3")),
     "no objects": rollout(answer("3"), given=["text", 3, None]),
-    "lone surrogate": rollout(answer("\ud800")),
 }
+NO_UNICODE = rollout(answer("\ud800"))
+"""Its text has a lone surrogate."""
 
 PARTIAL = {"source": "agent", "stage": "tool", "turn": 1, "row": {"responses_create_params": {"input": [USER]}}}
 FAILURE: Json = {

@@ -42,14 +42,10 @@ def keys(path: Path) -> list[tuple[int, int]]:
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     """A folder that ng_export wrote, with a rollout of every kind and two failed attempts."""
-    found = [
-        {**row, "_ng_task_index": task, "_ng_rollout_index": 0}
-        for task, (kind, row) in enumerate(KINDS.items())
-        if kind != "lone surrogate"
-    ]
-    write(tmp_path / "run.jsonl", found)
+    found = [{**row, "_ng_task_index": task, "_ng_rollout_index": 0} for task, row in enumerate(KINDS.values())]
+    path = write(tmp_path / "run.jsonl", found)
     write(tmp_path / "run_failures.jsonl", [FAILURE, {**FAILURE, "_ng_attempt_index": 3, "partial": PARTIAL}])
-    export.run(["run.jsonl"] if Path.cwd() == tmp_path else [str(tmp_path / "run.jsonl")])
+    export.run([str(path)])
     return tmp_path / "run_atif"
 
 
@@ -110,11 +106,13 @@ def test_a_job_of_harbor_has_the_rewards_and_the_failures_of_its_trials(tmp_path
 
 
 def test_a_trial_of_several_steps_has_the_reward_of_each(tmp_path: Path) -> None:
-    steps = [{"step_name": name, "verifier_result": {"rewards": {"reward": reward}}} for name, reward in (("x", 1), ("y", 0))]
-    for step in ("x", "y"):
+    rewards = {"x": 1, "y": 0}
+    steps = [{"step_name": name, "verifier_result": {"rewards": {"reward": each}}} for name, each in rewards.items()]
+    for step in rewards:
         save(tmp_path / "trial" / "steps" / step / "agent" / "trajectory.json", trajectory())
     save(tmp_path / "trial" / "result.json", {"task_name": "a", "trial_name": "a__1", "step_results": steps})
-    assert [(row["task_name"], row["reward"]) for row in rows(rollout_file(tmp_path / "trial"))] == [("a/x", 1), ("a/y", 0)]
+    found = rows(rollout_file(tmp_path / "trial"))
+    assert [(row["task_name"], row["reward"]) for row in found] == [("a/x", 1), ("a/y", 0)]
 
 
 def test_images_are_only_read_from_beside_the_document(tmp_path: Path) -> None:
@@ -177,7 +175,9 @@ def test_a_folder_in_which_nothing_can_be_written_is_named(tmp_path: Path) -> No
         (orjson.dumps(trajectory(extra={"rollyard": {"patch": [{"op": "move"}]}})), "extra.rollyard.patch"),
     ],
 )
-def test_a_malformed_trajectory_is_refused_with_its_file_and_field(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_a_malformed_trajectory_is_refused_with_its_file_and_field(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(content)
     with pytest.raises(OperatorError) as raised:
