@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records import atif
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE
 from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.records.manifest import Manifest
@@ -23,7 +25,7 @@ from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.rollout_keys import key_of
 from rollyard.records.script import EXIT_DONE
 from rollyard.records.terminal import pluralize
-from rollyard.records.types import Json
+from rollyard.records.types import Json, mapping, whole_number
 
 EXAMPLE = "ng_export results/rollouts.jsonl --output-dir results/atif"
 _NUMBERS = re.compile(rb"\[\n[\s\d.,eE+-]+\]")
@@ -61,14 +63,14 @@ def run(arguments: Sequence[str]) -> int:
     output = options.output_dir or paths.sidecar("atif")
     if output.exists():
         raise OperatorError(f"{output} exists; expected a new folder: choose another one with --output-dir")
-    identity = _identity(paths, options)
+    identities = _Identities.of(paths, options)
     staging = output.with_name(f".{output.name}.new")
     try:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
-        rollouts, failures = _write_rollouts(source, staging, identity), _write_failures(paths, staging, identity)
+        rollouts, failures = _write_rollouts(source, staging, identities), _write_failures(paths, staging, identities)
         if not rollouts and not failures:
-            raise OperatorError(f"{source} has no rollouts")
+            raise RunError(f"{source} has no rollouts")
         staging.rename(output)
     except OSError as error:
         raise OperatorError(f"{output} cannot be written: {error.strerror or error}") from error
@@ -79,61 +81,75 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _identity(paths: RolloutPaths, options: ExportOptions) -> atif.Identity:
-    session, version = paths.output.stem, None
-    try:
-        data = paths.manifest.read_bytes()
-        manifest = Manifest.model_validate_json(data)
-        session = (
-            f"{session}-{hashlib.sha256(str(manifest.created).encode() + paths.output.name.encode()).hexdigest()[:8]}"
-        )
-        version = manifest.versions.get("rollyard")
-    except (OSError, ValidationError):
-        pass  # rollouts of another program
-    return atif.Identity(options.session_id or session, options.agent_version or version or atif.NO_VERSION)
+@dataclass(frozen=True)
+class _Identities:
+    """What the trajectories say of their run."""
+
+    options: ExportOptions
+    default: atif.Identity
+
+    @classmethod
+    def of(cls, paths: RolloutPaths, options: ExportOptions) -> _Identities:
+        name, version = paths.output.stem, atif.NO_VERSION
+        with suppress(OSError, ValidationError):  # rollouts of another program have no manifest
+            manifest = Manifest.model_validate_json(paths.manifest.read_bytes())
+            name += f"-{hashlib.sha256(str(manifest.created).encode()).hexdigest()[:8]}"
+            version = manifest.versions.get("rollyard", version)
+        return cls(options, atif.Identity(name, version))
+
+    def without(self, row: Mapping[str, Any]) -> tuple[Json, atif.Identity]:
+        """Return the row without its source, and its identity: from the options, from the source, or the default."""
+        source = mapping(row.get(SOURCE))
+        session = self.options.session_id or source.get("session_id") or self.default.session_id
+        version = self.options.agent_version or source.get("agent_version") or self.default.agent_version
+        return {key: value for key, value in row.items() if key != SOURCE}, atif.Identity(session, version)
 
 
-def _write_rollouts(source: Path, folder: Path, identity: atif.Identity) -> int:
+def _write_rollouts(source: Path, folder: Path, identities: _Identities) -> int:
     written: set[str] = set()
     with (folder / "manifest.jsonl").open("wb") as manifest:
-        for row in _rows(source):
+        for row in Rollouts(source):
             try:
                 task, repeat = key_of(row)
             except ValueError as error:
-                raise OperatorError(f"{source}: a rollout {error}") from error
+                raise RunError(f"{source}: a rollout {error}") from error
             name = f"{task}-{repeat}.json"
             if name in written:
-                raise OperatorError(
-                    f"{source}: task {task}, repeat {repeat} is there twice; expected each rollout once"
-                )
+                raise RunError(f"{source}: task {task}, repeat {repeat} is there twice; expected each rollout once")
             written.add(name)
-            known = {key: value for key, value in row.items() if key != SOURCE}
-            data = _write(folder / name, atif.trajectory_of(known, identity))
+            known, identity = identities.without(row)
+            with _naming(f"{source}: task {task}, repeat {repeat}"):
+                data = _write(folder / name, atif.trajectory_of(known, identity))
             entry = {"trajectory_path": name, "_ng_task_index": task, "_ng_rollout_index": repeat}
             manifest.write(orjson.dumps({**entry, "expected_sha256": hashlib.sha256(data).hexdigest()}) + b"\n")
     return len(written)
 
 
-def _rows(source: Path) -> Iterator[Any]:
-    return iter(Rollouts(source))
-
-
-def _write_failures(paths: RolloutPaths, folder: Path, identity: atif.Identity) -> int:
+def _write_failures(paths: RolloutPaths, folder: Path, identities: _Identities) -> int:
     if not paths.failures.is_file():
         return 0
     count = 0
     for line in iter_jsonl(paths.failures, refuse(paths.failures)):
         count += 1
-        failure = {key: value for key, value in line.value.items() if key != SOURCE}
-        keys = (failure.get(key) for key in ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index"))
-        (folder / "failures").mkdir(exist_ok=True)
-        name = "-".join(map(str, keys))
+        failure, identity = identities.without(line.value)
+        keys = ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index")
+        name = "-".join(str(whole_number(failure.get(key))) for key in keys)
         file = folder / "failures" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
         # A collection that was killed may have written an attempt twice.
         while file.exists():
             file = file.with_name(f"{file.stem}-again.json")
-        _write(file, atif.trajectory_of_failure(failure, identity))
+        with _naming(f"{paths.failures}: line {line.number}"):
+            _write(file, atif.trajectory_of_failure(failure, identity))
     return count
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{place} cannot be exported: {error}") from error
 
 
 def _write(file: Path, export: atif.Export) -> bytes:

@@ -165,7 +165,7 @@ class FinalMetrics(Record):
 
 
 class Trajectory(Record):
-    """A document. https://github.com/laude-institute/harbor describes the fields."""
+    """A document. https://harborframework.com/docs/trajectory-format describes the fields."""
 
     schema_version: str
     session_id: str | None = None

@@ -18,16 +18,17 @@ from typing import Any, BinaryIO
 import orjson
 
 from rollyard.records import atif
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.inspect_log import inspect_samples
-from rollyard.records.jsonl import BadLine, iter_jsonl, lenient, refuse
+from rollyard.records.jsonl import iter_jsonl, lenient, refuse
 from rollyard.records.rewards import is_reward
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import digest, prompt_of
 from rollyard.records.types import Json, items, mapping, text_of, whole_number
 
 SOURCE = "_ng_source"
-"""Key of a row that was read from a file of another program: the file, relative to what was opened."""
+"""Key of a row that was read from a file of another program: `file`, relative to what was opened, and `session_id` and
+`agent_version` of a trajectory, with which it is exported again."""
 _MAX_IMAGE_BYTES = 32 << 20
 _ENDING = ".rollouts.jsonl"
 
@@ -36,7 +37,8 @@ def rollout_file(path: Path) -> Path:
     """Return the file itself, or a rollout file made of it if it is of another program: an inspect_ai log (`.eval`), a
     trajectory in ATIF (`.json`), JSON Lines of trajectories, or a folder of them, also Harbor's of a job or trial.
 
-    Raises OperatorError if the file is malformed, with the place and what was expected.
+    Raises RunError if the file is malformed, with the place and what was expected, and OperatorError if the rollouts
+    cannot be written.
     """
     entries = _entries(path)
     return path if entries is None else _made(path, entries)
@@ -101,13 +103,13 @@ def _of_files(root: Path, files: list[Path]) -> Iterator[_Entry]:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise OperatorError(f"{file} cannot be read: {error.strerror}") from error
+            raise RunError(f"{file} cannot be read: {error.strerror}") from error
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise OperatorError(f"{file} is not JSON ({error}); expected a trajectory in ATIF") from error
+            raise RunError(f"{file} is not JSON ({error}); expected a trajectory in ATIF") from error
         if not atif.is_trajectory(value):
-            raise OperatorError(
+            raise RunError(
                 f"{file} is not a trajectory: found {_found(value)}, expected an object with schema_version "
                 f"{atif.READ_VERSIONS[0]} to {atif.READ_VERSIONS[-1]}"
             )
@@ -122,10 +124,7 @@ def _found(value: Any) -> str:
 
 
 def _of_lines(path: Path) -> Iterator[_Entry]:
-    def on_error(bad: BadLine) -> None:
-        refuse(path, error=OperatorError)(bad)
-
-    for line in iter_jsonl(path, on_error):
+    for line in iter_jsonl(path, refuse(path)):
         yield _entry(line.value, f"{path}: line {line.number}", f"{path.name}:{line.number}", path.parent, {})
 
 
@@ -145,10 +144,12 @@ def _entry(value: Any, place: str, source: str, folder: Path, trial: Json) -> _E
         row = atif.row_of(trajectory, image)
         failure = atif.failure_of(trajectory, row)
     except ValueError as error:
-        raise OperatorError(f"{place}: {error}") from error
-    known = {**_key_of_nemo_gym(value), **trial, **row, SOURCE: source}
+        raise RunError(f"{place}: {error}") from error
+    agent = {"session_id": trajectory.session_id, "agent_version": trajectory.agent.version}
+    origin = {SOURCE: {"file": source, **agent}}
+    known = {**_key_of_nemo_gym(value), **trial, **row, **origin}
     task = trial.get("task_name") or digest(prompt_of(known))
-    return _Entry(known, None if failure is None else {**failure, SOURCE: source}, task)
+    return _Entry(known, None if failure is None else {**failure, **origin}, task)
 
 
 def _key_of_nemo_gym(document: Any) -> Json:
@@ -189,7 +190,7 @@ def _trial(file: Path) -> Json:
 
 def _of_inspect(path: Path) -> Iterator[_Entry]:
     for row, error in inspect_samples(path):
-        known = {**row, SOURCE: f"{path.name}:{row['sample_id']}:{row['_ng_rollout_index'] + 1}"}
+        known = {**row, SOURCE: {"file": path.name}}
         if error is None:
             yield _Entry(known)
             continue
@@ -239,10 +240,11 @@ def _write(path: Path, entries: Iterator[_Entry], rows: BinaryIO, failed: Binary
         row = entry.row if entry.failure is None else entry.failure
         is_indexed = "_ng_task_index" in row and "_ng_rollout_index" in row
         has_keys = is_indexed if has_keys is None else has_keys
-        if (is_indexed and not has_keys) or (not is_indexed and has_keys):
+        if is_indexed != has_keys:
+            file, found = row[SOURCE]["file"], "an" if is_indexed else "no"
             raise OperatorError(
-                f"{path}: {row[SOURCE]} has {'an' if is_indexed else 'no'} index of its task, unlike those before it; "
-                "expected trajectories of one program: open them apart"
+                f"{path}: {file} has {found} index of its task, unlike those before it; expected trajectories of one "
+                "program: open them apart"
             )
         if not is_indexed:
             task = tasks.setdefault(entry.task, len(tasks))

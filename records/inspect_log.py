@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import RunError
 from rollyard.records.optional import load
 from rollyard.records.types import Json
 
@@ -17,8 +17,8 @@ from rollyard.records.types import Json
 def inspect_samples(path: Path) -> Iterator[tuple[Json, str | None]]:
     """Yield each sample of the log as a rollout row, with the message of the error that ended it, if one did.
 
-    The reward is the first scorer's; the mean, if it has several numbers. Raises OperatorError if the log cannot be
-    read, or if inspect_ai is not installed.
+    The reward is the first scorer's; the mean, if it has several numbers. Raises RunError if the log cannot be read,
+    and OperatorError if inspect_ai is not installed.
     """
     package = load("inspect_ai.log", "inspect", f"{path.name}, a log of inspect_ai,")
     to_float = load("inspect_ai.scorer", "inspect", "a score").value_to_float()
@@ -31,7 +31,7 @@ def inspect_samples(path: Path) -> Iterator[tuple[Json, str | None]]:
             row = _row(sample, header.eval, to_float)
             yield {**row, "_ng_task_index": task, "_ng_rollout_index": sample.epoch - 1}, _error(sample)
     except Exception as error:  # inspect_ai raises errors of many packages
-        raise OperatorError(
+        raise RunError(
             f"{path} cannot be read as a log of inspect_ai: {type(error).__name__}: {str(error)[:300]}"
         ) from error
 
@@ -89,7 +89,7 @@ def _verdict(scores: Mapping[str, Any], to_float: Any) -> Json:
     values = list(value.values()) if isinstance(value, Mapping) else [value]
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else values
     numbers = [to_float(each) for each in values]
-    found: Json = {"scores": {name: _score(each) for name, each in known.items()}}
+    found: Json = {"scores": {name: score_fields(each) for name, each in known.items()}}
     if numbers and all(map(math.isfinite, numbers)):
         found["reward"] = sum(numbers) / len(numbers)
         if value in ("C", "I") or isinstance(value, bool):
@@ -97,7 +97,8 @@ def _verdict(scores: Mapping[str, Any], to_float: Any) -> Json:
     return found if score.answer is None else {**found, "extracted_answer": score.answer}
 
 
-def _score(score: Any) -> Json:
+def score_fields(score: Any) -> Json:
+    """Return what a rollout row has of a score."""
     value = None if isinstance(score.value, float) and not math.isfinite(score.value) else score.value
     fields = {"value": value, "answer": score.answer, "explanation": score.explanation}
     return {name: found for name, found in fields.items() if found is not None}
@@ -106,8 +107,7 @@ def _score(score: Any) -> Json:
 def _items(message: Any, log_probs: Mapping[str, Any]) -> Iterator[Json]:
     parts = [] if isinstance(message.content, str) else message.content
     if message.role == "tool":
-        error = f"{message.error.message}\n" if message.error is not None else ""
-        output = f"{error}{message.text}".rstrip("\n") if error else _content(message)
+        output = tool_text(message) if message.error is not None else _content(message)
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
     elif message.role != "assistant":
         yield {"role": message.role, "content": _content(message)}
@@ -124,6 +124,12 @@ def _items(message: Any, log_probs: Mapping[str, Any]) -> Iterator[Json]:
         for call in message.tool_calls or ():
             arguments = orjson.dumps(call.arguments).decode()
             yield {"type": "function_call", "call_id": call.id, "name": call.function, "arguments": arguments}
+
+
+def tool_text(message: Any) -> str:
+    """Return a tool's result as text. An error's message comes first, because the content is then empty."""
+    error = f"{message.error.message}\n" if message.error is not None else ""
+    return f"{error}{message.text}".rstrip("\n") if error else str(message.text)
 
 
 def _content(message: Any) -> str | list[Json]:

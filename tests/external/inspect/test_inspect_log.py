@@ -26,7 +26,7 @@ from inspect_ai.tool import Tool, tool
 
 from rollyard.analysis.metrics.load import load
 from rollyard.cli import export
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import RunError
 from rollyard.records.foreign_files import rollout_file
 from rollyard.records.rollout_file import Rollouts
 from rollyard.records.types import Json
@@ -155,7 +155,7 @@ async def test_a_log_can_be_exported_as_trajectories(tmp_path: Path) -> None:
 def test_a_broken_log_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "log.eval"
     path.write_bytes(content)
-    with pytest.raises(OperatorError, match=r"log\.eval cannot be read as a log of inspect_ai"):
+    with pytest.raises(RunError, match=r"log\.eval cannot be read as a log of inspect_ai"):
         rollout_file(path)
     assert list(tmp_path.iterdir()) == [path]
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.cli import export
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE, rollout_file
 from rollyard.records.optional import is_installed
 from rollyard.records.rollout_file import Rollouts
@@ -66,6 +66,19 @@ def test_an_exported_folder_has_the_layout_of_nemo_gym(exported: Path) -> None:
     assert sorted(path.name for path in (exported / "failures").iterdir()) == ["3-1-2.json", "3-1-3.json"]
 
 
+def test_a_folder_that_is_exported_again_keeps_what_it_says_of_its_run(exported: Path) -> None:
+    export.run([str(exported), "--output-dir", str(exported.with_name("again"))])
+    for file in exported.glob("*.json"):
+        assert file.read_bytes() == (exported.with_name("again") / file.name).read_bytes()
+
+
+def test_a_row_that_no_trajectory_can_be_made_of_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", [{**KINDS["text"], "_ng_atif": [{"op": "remove", "path": "/agent"}]}])
+    with pytest.raises(RunError, match=r"run\.jsonl: task 3, repeat 1 cannot be exported: agent: field required"):
+        export.run([str(path)])
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_file_of_rollouts_is_opened_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "rollouts.jsonl", grid([1], 2))
     assert rollout_file(path) == path
@@ -77,7 +90,7 @@ def test_json_lines_of_trajectories_are_repeats_of_tasks_with_the_same_prompt(tm
     opened = rollout_file(path)
     assert opened == tmp_path / "all.rollouts.jsonl"
     assert keys(opened) == [(0, 0), (1, 0), (0, 1)]
-    assert [row[SOURCE] for row in rows(opened)] == ["all.jsonl:1", "all.jsonl:2", "all.jsonl:3"]
+    assert [row[SOURCE]["file"] for row in rows(opened)] == ["all.jsonl:1", "all.jsonl:2", "all.jsonl:3"]
 
 
 def test_the_keys_that_nemo_gyms_export_writes_are_kept(tmp_path: Path) -> None:
@@ -180,7 +193,7 @@ def test_a_malformed_trajectory_is_refused_with_its_file_and_field(
 ) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(content)
-    with pytest.raises(OperatorError) as raised:
+    with pytest.raises(RunError) as raised:
         rollout_file(path)
     assert str(path) in str(raised.value)
     assert expected in str(raised.value)
@@ -189,7 +202,7 @@ def test_a_malformed_trajectory_is_refused_with_its_file_and_field(
 
 def test_a_malformed_line_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "all.jsonl", [trajectory(), {"schema_version": "ATIF-v1.7"}])
-    with pytest.raises(OperatorError, match=r"all\.jsonl: line 2: agent: field required"):
+    with pytest.raises(RunError, match=r"all\.jsonl: line 2: agent: field required"):
         rollout_file(path)
 
 
@@ -203,7 +216,7 @@ def test_trajectories_with_and_without_keys_are_not_mixed(tmp_path: Path) -> Non
 
 def test_a_manifest_that_names_a_missing_file_is_refused(exported: Path) -> None:
     (exported / "3-0.json").unlink()
-    with pytest.raises(OperatorError, match=r"3-0\.json cannot be read"):
+    with pytest.raises(RunError, match=r"3-0\.json cannot be read"):
         rollout_file(exported)
 
 
