@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     if output.exists():
         raise OperatorError(f"{output} exists; expected a new folder: choose another one with --output-dir")
     identities = _Identities.of(paths, options)
-    staging = output.with_name(f".{output.name}.new")
+    staging = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         rollouts, failures = _write_rollouts(source, staging, identities), _write_failures(paths, staging, identities)
         if not rollouts and not failures:

@@ -544,20 +544,22 @@ def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
 
     Raises OperatorError if a folder contains no rollouts, or if a file of another program is malformed.
     """
-    from rollyard.launchers.evaluation.eval_state import EvalFolder
     from rollyard.records.foreign_files import rollout_file
 
     found = []
     for path in map(Path, arguments):
-        file = EvalFolder(path).rollouts.output if path.is_dir() else path
-        if not path.is_dir() or not file.is_file():
-            file = rollout_file(path)
-        if file.is_dir():
-            raise OperatorError(
-                f"the folder {str(path)!r} has no {EvalFolder(path).rollouts.output.name} and no trajectory in ATIF; "
-                "expected an evaluation's folder, a rollout file, trajectories, or a log of inspect_ai (.eval)"
-            )
-        found.append(file)
+        if path.is_dir():
+            from rollyard.launchers.evaluation.eval_state import EvalFolder
+
+            file = EvalFolder(path).rollouts.output
+            found.append(file if file.is_file() else rollout_file(path))
+            if found[-1] == path:
+                raise OperatorError(
+                    f"the folder {str(path)!r} has no {file.name} and no trajectory in ATIF; expected an evaluation's "
+                    "folder, a rollout file, trajectories, or a log of inspect_ai (.eval)"
+                )
+        else:
+            found.append(rollout_file(path))
     return found
 
 

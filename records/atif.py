@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from rollyard.records.json_patch import patch_between, patched
 from rollyard.records.rollout_types import RolloutRow
@@ -195,10 +195,8 @@ class Trajectory(Record):
         return self
 
 
-class StepExtension(BaseModel):
+class StepExtension(Record):
     """`extra.rollyard` of a step."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     place: Literal["instructions", "input", "nothing"] | None = None
     """The step's message is this create parameter itself, and no item of a list. `nothing`: a document has a step even
@@ -207,10 +205,8 @@ class StepExtension(BaseModel):
     """JSON Patch (RFC 6902) from the items as read from the step's own fields to those of the rollout."""
 
 
-class Extension(BaseModel):
+class Extension(Record):
     """`extra.rollyard` of a document."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fields: Json = Field(default_factory=dict)
     """Keys of the rollout row that ATIF has no place for, such as the reward."""
@@ -236,11 +232,6 @@ def parse(data: Any) -> Trajectory:
         return Trajectory.model_validate(data)
     except ValidationError as error:
         raise ValueError("; ".join(_problems(error))) from error
-
-
-def is_trajectory(data: Any) -> bool:
-    """Return whether JSON data claims to be a document, whether valid or not."""
-    return text_of(mapping(data).get("schema_version")).startswith("ATIF-")
 
 
 def dump(trajectory: Trajectory) -> Json:

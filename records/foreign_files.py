@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from rollyard.records import atif
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.inspect_log import inspect_samples
 from rollyard.records.jsonl import iter_jsonl, lenient, refuse
@@ -64,9 +64,9 @@ def _entries(path: Path) -> Iterator[_Entry] | None:
     if path.suffix == ".eval":
         return _of_inspect(path)
     first = _first_value(path)
-    if path.suffix == ".json" and (first is None or atif.is_trajectory(first)):
+    if path.suffix == ".json" and (first is None or _is_trajectory(first)):
         return _of_files(path.parent, [path])
-    return _of_lines(path) if atif.is_trajectory(first) else None
+    return _of_lines(path) if _is_trajectory(first) else None
 
 
 def _first_value(path: Path) -> Any:
@@ -77,6 +77,11 @@ def _first_value(path: Path) -> Any:
         return lenient(line)
     except (OSError, ValueError):
         return None
+
+
+def _is_trajectory(value: Any) -> bool:
+    """Return whether a JSON value claims to be a trajectory in ATIF, whether valid or not."""
+    return text_of(mapping(value).get("schema_version")).startswith("ATIF-")
 
 
 def _documents(folder: Path) -> list[Path]:
@@ -108,10 +113,10 @@ def _of_files(root: Path, files: list[Path]) -> Iterator[_Entry]:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file} is not JSON ({error}); expected a trajectory in ATIF") from error
-        if not atif.is_trajectory(value):
+        if not _is_trajectory(value):
             raise RunError(
-                f"{file} is not a trajectory: found {_found(value)}, expected an object with schema_version "
-                f"{atif.READ_VERSIONS[0]} to {atif.READ_VERSIONS[-1]}"
+                f"{file} is not a trajectory: found {_found(value)}, expected an object whose schema_version begins "
+                "with ATIF-v1"
             )
         yield _entry(value, f"{file}", str(file.relative_to(root)), file.parent, _trial(file))
 
@@ -139,12 +144,16 @@ def _entry(value: Any, place: str, source: str, folder: Path, trial: Json) -> _E
                 return file.read_bytes()
         return None
 
+    from rollyard.records import atif  # its models take longer to build than most commands to read their options
+
     try:
         trajectory = atif.parse(value)
         row = atif.row_of(trajectory, image)
         failure = atif.failure_of(trajectory, row)
     except ValueError as error:
         raise RunError(f"{place}: {error}") from error
+    except RecursionError as error:
+        raise RunError(f"{place} is nested too deeply") from error
     agent = {"session_id": trajectory.session_id, "agent_version": trajectory.agent.version}
     origin = {SOURCE: {"file": source, **agent}}
     known = {**_key_of_nemo_gym(value), **trial, **row, **origin}
@@ -211,7 +220,7 @@ def _made(path: Path, entries: Iterator[_Entry]) -> Path:
                 f"the rollouts of {path} would be written to {file}, which exists and was not made of such a file: "
                 "move it away"
             )
-    new = [file.with_name(f".{file.name}.new") for file in (target, failures)]
+    new = [file.with_name(f".{file.name}.{os.getpid()}") for file in (target, failures)]
     try:
         with new[0].open("wb") as rows, new[1].open("wb") as failed:
             _write(path, entries, rows, failed)
