@@ -423,10 +423,10 @@ def _step(content: _StepContent, images: dict[str, bytes]) -> Json:
     results = [item for item in content.items if not is_from_model(item)]
     calls = [item for item in written if _kind(item) == "function_call"]
     message: Json = next((item for item in written if _kind(item) == "message"), {})
-    step: Json = {"source": "agent", "message": _content(message.get("content"), images)}
-    texts = [text for item in written if _kind(item) == "reasoning" for text in _reasoning_texts(item)]
-    if texts:
-        step["reasoning_content"] = "\n\n".join(texts)
+    step: Json = {"source": "agent", "message": _spoken_content(message.get("content"), images)}
+    if reasoning := [item for item in written if _kind(item) == "reasoning"]:
+        # Empty if the endpoint does not reveal it.
+        step["reasoning_content"] = "\n\n".join(text for item in reasoning for text in _reasoning_texts(item))
     if calls:
         step["tool_calls"] = [_call(item, number) for number, item in enumerate(calls)]
     if results:
@@ -500,8 +500,15 @@ def _definition(tool: Json) -> Json:
 def _content(value: Any, images: dict[str, bytes]) -> str | list[Json]:
     if isinstance(value, str):
         return _clean(value)
-    parts = [part for each in items(value) if (part := _part(each, images)) is not None]
-    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts or ""
+    return [part for each in items(value) if (part := _part(each, images)) is not None] or ""
+
+
+def _spoken_content(value: Any, images: dict[str, bytes]) -> str | list[Json]:
+    """Return what the model said. A single text, which is a list in the Responses API, is a string in ATIF."""
+    content = _content(value, images)
+    if isinstance(content, list) and len(content) == 1 and content[0]["type"] == "text":
+        return cast(str, content[0]["text"])
+    return content
 
 
 def _as_parts(content: str | list[Json]) -> list[Json]:

@@ -49,6 +49,10 @@ KINDS: dict[str, Json] = {
     "as NeMo Gym writes it": nemo_gym_row(0, 0, 1.0),
     "reasoning": rollout(thought("1 + 2 is 3"), answer("3")),
     "two reasonings": rollout(thought("1"), thought("2"), answer("3")),
+    "a reasoning that is not revealed": rollout(
+        {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, call("a"), result("a")
+    ),
+    "parts of a prompt": rollout(given=[{"role": "user", "content": [{"type": "input_text", "text": "Add."}]}]),
     "parallel calls": rollout(call("a"), call("b"), result("b"), result("a"), answer("3")),
     "everything in a turn": rollout(thought("so"), answer("I add."), call("a"), result("a"), answer("3")),
     "a call before the text": rollout(call("a"), answer("I add."), result("a")),

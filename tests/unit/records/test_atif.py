@@ -53,6 +53,15 @@ def test_a_model_call_with_its_results_is_one_step() -> None:
     assert last == {"source": "agent", "message": "3"}
 
 
+@pytest.mark.parametrize("kind", ["everything in a turn", "parts of a prompt", "a reasoning that is not revealed"])
+def test_what_atif_has_a_field_for_is_not_repeated_in_the_extension(kind: str) -> None:
+    document = dump(trajectory_of(KINDS[kind], RUN).trajectory)
+    patches = [step.get("extra", {}).get("rollyard", {}).get("patch", ()) for step in document["steps"]]
+    values = [operation.get("value") for patch in patches for operation in patch if operation["path"] != "/0/arguments"]
+    assert not {"so", "I add.", "3", "Add.", "add"} & {value for value in values if isinstance(value, str)}
+    assert not any(isinstance(value, list) and value for value in values)
+
+
 def test_tokens_are_the_metrics_of_their_model_call() -> None:
     _, first, last = steps(KINDS["tokens"])
     assert first["metrics"] == {
