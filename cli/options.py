@@ -539,23 +539,27 @@ def _type_name(annotation: Any) -> str:
 
 
 def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
-    """Return the rollout file that each argument names: the file itself, or the one in an evaluation's folder.
+    """Return the rollout file of each argument: the file itself, the one in an evaluation's folder, or the one that is
+    made of an ATIF trajectory, a folder of them, or a log of inspect_ai.
 
-    Raises OperatorError if a folder contains no rollouts.
+    Raises OperatorError if a folder contains no rollouts, or if a file of another program is malformed.
     """
+    from rollyard.records.foreign_files import rollout_file
+
     found = []
-    for argument in arguments:
-        path = Path(argument)
+    for path in map(Path, arguments):
         if path.is_dir():
             from rollyard.launchers.evaluation.eval_state import EvalFolder
 
             file = EvalFolder(path).rollouts.output
-            if not file.is_file():
+            found.append(file if file.is_file() else rollout_file(path))
+            if found[-1] == path:
                 raise OperatorError(
-                    f"the folder {str(path)!r} has no {file.name}; expected an evaluation's folder or a rollout file"
+                    f"the folder {str(path)!r} has no {file.name} and no trajectory in ATIF; expected an evaluation's "
+                    "folder, a rollout file, trajectories, or a log of inspect_ai (.eval)"
                 )
-            path = file
-        found.append(path)
+        else:
+            found.append(rollout_file(path))
     return found
 
 

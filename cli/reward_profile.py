@@ -30,7 +30,7 @@ from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.analysis.viewer.series import read_series
 from rollyard.cli.console import PLAIN_EVERY_S, console, is_terminal
 from rollyard.cli.file_steps import file_steps
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records.data_files import DataFile, DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
@@ -97,7 +97,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Report success, rewards, pass@k, coverage, failures, tokens and time of one or more runs."""
     options, _ = read_options(ProfileOptions, arguments)
-    files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
+    files = named_files(rollout_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath]), options.names)
     for key in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
         if len(files) > 1 and getattr(options, key) is not None:
             raise OperatorError(

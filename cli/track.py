@@ -21,7 +21,7 @@ from rollyard.analysis.tracking import (
     WandbTracker,
     rows,
 )
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
@@ -59,7 +59,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Log a rollout file's metrics and a sample of its rollouts to a tracker. The exit status is 1 if it has none."""
     options, _ = read_options(TrackOptions, arguments)
-    output = options.jsonl_fpath
+    (output,) = rollout_files([options.jsonl_fpath])
+    options = options.model_copy(update={"jsonl_fpath": output})
     if not output.is_file():
         raise OperatorError(f"the rollout file {str(output)!r} does not exist; pass an output of ng_collect_rollouts")
     name = options.name or output.stem

@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     replays = Replays(search_roots(Path.cwd(), options.server_roots))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
-        check_output(options.export, rollout_files(given))
+        check_output(options.export, [run.path for run in file_index.runs])
         return _export(file_index, replays, options.export, options.export_limit, options.view, decoder)
     token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
     with _socket(options) as sock:

@@ -20,6 +20,7 @@ import orjson
 from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
+from rollyard.records.inspect_log import score_fields, tool_text
 from rollyard.records.optional import require
 from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json, ServerRef
@@ -473,12 +474,6 @@ def _content(content: Any) -> str | list[Json]:
     return items
 
 
-def tool_text(message: Any) -> str:
-    """Return a tool's result as text. An error's message comes first, because the content is then empty."""
-    error = f"{message.error.message}\n" if message.error is not None else ""
-    return f"{error}{message.text}".rstrip("\n") if error else str(message.text)
-
-
 def function_tools(tools: Sequence[Any]) -> list[Json]:
     shown = [(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True)) for tool in tools]
     keys = ("name", "description", "parameters")
@@ -589,12 +584,7 @@ def verdict_of(
     more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
     if value in ("C", "I") or isinstance(value, bool):
         more["success"] = reward == 1.0
-    recorded: Json = {}
-    for each, one in scores.items():
-        if one is not None:
-            shown = None if isinstance(one.value, float) and not math.isfinite(one.value) else one.value
-            fields = {"value": shown, "answer": one.answer, "explanation": one.explanation}
-            recorded[each] = {field: found for field, found in fields.items() if found is not None}
+    recorded = {each: score_fields(one) for each, one in scores.items() if one is not None}
     return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
 
 

@@ -19,6 +19,7 @@ from rollyard.arguments import check_arguments, python_words
 from rollyard.collection_summary import CollectionSummary, summary_of
 from rollyard.records.data_files import DataFiles, TemporaryCopy
 from rollyard.records.errors import OperatorError
+from rollyard.records.foreign_files import rollout_file
 from rollyard.records.note_records import user_name
 from rollyard.records.rollout_file import Rollouts
 from rollyard.records.rollout_keys import Shard
@@ -198,14 +199,16 @@ async def collect(
 
 
 def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:
-    """Return an iterable over the rows of a rollout file, which may be compressed or still growing.
+    """Return an iterable over the rows of a rollout file, which may be compressed or still growing. As with ng_viewer,
+    `path` may also be a trajectory in ATIF, a folder of them, or a log of inspect_ai.
 
     `where`: an expression, as for `ng_reward_profile`; only the measured rollouts that meet it are returned.
     `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist, and
     OperatorError if `where` is not an expression.
     """
     check_arguments(locals())
-    return Rollouts(Path(path)) if where is None else SelectedRollouts(Path(path), where)
+    file = rollout_file(Path(path))
+    return Rollouts(file) if where is None else SelectedRollouts(file, where)
 
 
 def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
@@ -215,7 +218,7 @@ def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
     exist.
     """
     check_arguments(locals())
-    return Annotations(Path(path), author or user_name())
+    return Annotations(rollout_file(Path(path)), author or user_name())
 
 
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:

@@ -201,6 +201,7 @@ OPTIONS = {
             "ng_capacity",
             "ng_collect_rollouts",
             "ng_compare",
+            "ng_export",
             "ng_gate",
             "ng_lm_eval",
             "ng_merge",
