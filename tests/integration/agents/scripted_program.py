@@ -1,0 +1,125 @@
+"""A program that knows nothing of Rollyard: it plays the scene that its first argument names, with urllib alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+Message = dict[str, Any]
+
+
+def post(path: str, body: Message) -> Any:
+    url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url.removesuffix("/v1") + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def chat(messages: list[Message]) -> Message:
+    message: Message = post("/v1/chat/completions", {"model": "any", "messages": messages})["choices"][0]["message"]
+    return {"role": "assistant", "content": message["content"]}
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def talk(count: int, messages: list[Message]) -> list[Message]:
+    """Add `count` turns of the model, each answered by the program."""
+    for number in range(count):
+        messages = [*messages, chat(messages)]
+        if number < count - 1:
+            messages.append(user(f"Go on, {number}."))
+    return messages
+
+
+def linear() -> None:
+    talk(3, [{"role": "system", "content": "You are a program."}, user(sys.argv[2])])
+
+
+def parallel() -> None:
+    start = talk(1, [user("Begin.")])
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(chat, [[*start, user(f"Part {number}.")] for number in range(3)]))
+    chat([*start, user("All parts are done.")])
+
+
+def sub_agent() -> None:
+    messages = talk(1, [user("Main.")])
+    talk(2, [user("You are a sub-agent.")])
+    chat([*messages, user("The sub-agent is done.")])
+
+
+def cut() -> None:
+    messages = talk(3, [user("Long.")])
+    chat([messages[0], user("What was left out is done."), *messages[-1:], user("Finish.")])
+
+
+def endless() -> None:
+    messages = [user("For ever.")]
+    while True:
+        messages += [chat(messages), user("On.")]
+
+
+def crash() -> None:
+    chat([user("Once.")])
+    raise SystemExit("the program broke")
+
+
+def silent() -> None:
+    print("nothing to ask")
+
+
+def loud() -> None:
+    print("begin")
+    for _ in range(200):
+        print("x" * 100_000)
+    chat([user("Loud.")])
+    print("end")
+
+
+def stubborn() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    chat([user("Once.")])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    with open(sys.argv[2], "w") as file:
+        file.write(f"{os.getpid()} {child.pid} {os.getcwd()}")
+    time.sleep(600)
+
+
+def tools() -> None:
+    def rpc(method: str, **params: Any) -> Any:
+        return post("/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})["result"]
+
+    rpc("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "x", "version": "1"})
+    names = [tool["name"] for tool in rpc("tools/list")["tools"]]
+    messages = talk(1, [user(f"You have {names}.")])
+    result = rpc("tools/call", name="push", arguments={"times": 2})
+    chat([*messages, user(result["content"][0]["text"])])
+    rpc("tools/call", name="push", arguments={"times": 9})
+    time.sleep(600)
+
+
+def other_episode() -> None:
+    """Try the key of this episode at the URL of another one, and none at all."""
+    chat([user("Mine.")])
+    own = os.environ["OPENAI_BASE_URL"].split("/")[3]
+    for path, key in ((f"/{own[::-1]}/v1/models", os.environ["OPENAI_API_KEY"]), (f"/{own}/v1/models", "wrong")):
+        root = os.environ["OPENAI_BASE_URL"].partition(f"/{own}")[0]
+        try:
+            urllib.request.urlopen(urllib.request.Request(root + path, headers={"authorization": f"Bearer {key}"}))
+            print("admitted")
+        except urllib.error.HTTPError as error:
+            print("refused", error.code)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
