@@ -167,11 +167,14 @@ class Conversation:
     """The last response, without its output."""
     number: int = 0
     """Number of the last turn among all turns of the episode."""
+    origin: RecordedTurn | None = None
+    """The turn of another conversation after which it branches off."""
 
 
 @dataclass(slots=True, eq=False)
 class RecordedTurn:
     conversation: Conversation
+    index: int
     tokens: Json
     """The token fields of its last item; empty if none are recorded."""
     is_continued: bool = False
@@ -185,13 +188,15 @@ class Turn:
     request: Json
     """With the tokens of the turn that it continues."""
     before: RecordedTurn | None
-    """The turn whose conversation it continues; None if it begins a conversation."""
+    """The turn that it continues; None if there is none."""
+    is_branch: bool
+    """Whether another call has continued that turn already."""
     added: bytes
     """The items that the program has added to what is recorded."""
     digest: Digest
 
     def abandon(self) -> None:
-        if self.before is not None:
+        if self.before is not None and not self.is_branch:
             self.before.is_continued = False
 
 
@@ -219,18 +224,20 @@ class Recording:
         added = orjson.dumps(given[start:])  # now, because the model server may change what it gets
         if before is not None and before.tokens:
             given = [*given[: start - 1], {**given[start - 1], **before.tokens}, *given[start:]]
-        if before is not None:
-            before = None if before.is_continued else before
+        is_branch = before is not None and before.is_continued
         if before is not None:
             before.is_continued = True
-        return Turn({**sent, "input": given}, before, added, digest)
+        return Turn({**sent, "input": given}, before, is_branch, added, digest)
 
     def add(self, turn: Turn, response: Json) -> None:
-        if turn.before is None:
+        if turn.before is None or turn.is_branch:
             params = {key: value for key, value in turn.request.items() if key != "input"}
-            self._conversations.append(Conversation(params))
-        conversation = turn.before.conversation if turn.before else self._conversations[-1]
+            conversation = Conversation(params, origin=turn.before)
+            self._conversations.append(conversation)
+        else:
+            conversation = turn.before.conversation
         output: list[Json] = response["output"]
+        index = len(conversation.turns)
         conversation.turns.append((turn.added, orjson.dumps(output)))
         conversation.last = {key: value for key, value in response.items() if key != "output"}
         self._usages.append(mapping(response.get("usage")))
@@ -238,7 +245,7 @@ class Recording:
         for item in output:
             turn.digest.add(item)
         tokens = {key: item[key] for item in output[-1:] for key in TOKEN_FIELDS if key in item}
-        self._turns.setdefault(turn.digest.value(), []).append(RecordedTurn(conversation, tokens))
+        self._turns.setdefault(turn.digest.value(), []).append(RecordedTurn(conversation, index, tokens))
 
     def closed(self) -> RecordedEpisode:
         """Return the conversations, the last one to end as the last. Their turns are numbered by segment throughout."""
@@ -246,7 +253,8 @@ class Recording:
         output: list[Json] = []
         segment = -1
         for conversation in ordered:
-            if instructions := conversation.params.get("instructions"):
+            instructions = conversation.params.get("instructions")
+            if instructions and conversation.origin is None:
                 output.append({"type": "message", "role": "system", "content": instructions})
             segment += 1
             for index, (added, of_model) in enumerate(conversation.turns):
@@ -256,7 +264,14 @@ class Recording:
                     made[-1]["token_trace"] = {**trace, "segment": segment}
                 output += [*orjson.loads(added), *made]
         return RecordedEpisode(
-            conversations=[RecordedConversation(turns=len(one.turns), params=one.params) for one in ordered],
+            conversations=[
+                RecordedConversation(
+                    turns=len(one.turns),
+                    params=one.params,
+                    branches_off=(ordered.index(one.origin.conversation), one.origin.index) if one.origin else None,
+                )
+                for one in ordered
+            ],
             output=output,
             usages=self._usages,
             last=ordered[-1].last if ordered else {},

@@ -31,6 +31,9 @@ class RecordedConversation(Record):
     turns: int
     params: Json
     """The create parameters of the first call, without its input."""
+    branches_off: tuple[int, int] | None = None
+    """If its first call continues a turn that another call has continued, too: the index of that conversation, and of
+    the turn in it. What came before is only recorded there."""
 
 
 class RecordedEpisode(Record):

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
@@ -69,6 +71,16 @@ def endless() -> None:
         messages += [chat(messages), user("On.")]
 
 
+def refused() -> None:
+    """Two requests that no server accepts, and one that every server does."""
+    for body in ({"messages": "none"}, {"messages": [user("Ten.")], "n": 10}):
+        try:
+            post("/v1/chat/completions", body)
+        except urllib.error.HTTPError as error:
+            print(error.code, json.load(error)["error"]["message"])
+    chat([user("One.")])
+
+
 def crash() -> None:
     chat([user("Once.")])
     raise SystemExit("the program broke")
@@ -90,9 +102,24 @@ def stubborn() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     chat([user("Once.")])
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    with open(sys.argv[2], "w") as file:
-        file.write(f"{os.getpid()} {child.pid} {os.getcwd()}")
+    # At once, so that who waits for the file reads all of it.
+    Path("processes").write_text(f"{os.getpid()} {child.pid} {Path.cwd()}")
+    Path("processes").rename(sys.argv[2])
     time.sleep(600)
+
+
+def dialects() -> None:
+    """One turn in each dialect, then one more in Anthropic's as a stream."""
+    chat([user("Chat.")])
+    post("/v1/responses", {"model": "any", "instructions": "Be brief.", "input": "Responses."})
+    messages = [user("Messages.")]
+    said = post("/v1/messages", {"model": "any", "max_tokens": 9, "messages": messages})["content"]
+    messages += [{"role": "assistant", "content": said}, user("More.")]
+    url, key = os.environ["ANTHROPIC_BASE_URL"], os.environ["OPENAI_API_KEY"]
+    body = {"model": "any", "max_tokens": 9, "messages": messages, "stream": True}
+    headers = {"content-type": "application/json", "x-api-key": key}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/messages", json.dumps(body).encode(), headers)) as it:
+        print(it.read().decode())
 
 
 def tools() -> None:
