@@ -45,25 +45,20 @@ from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context
 
 PLACEHOLDERS = (
-    "folder",
-    "instruction",
-    "instruction_file",
-    "base_url",
-    "anthropic_url",
-    "api_key",
-    "mcp_url",
-    "mcp_file",
+    *("here", "folder", "instruction", "instruction_file", "base_url", "anthropic_url", "api_key"),
+    *("mcp_url", "mcp_file"),
 )
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
 
 class ProgramAgentSettings(AgentSettings):
     program: list[str] = Field(min_length=1)
-    """The program and its arguments, without a shell. What stands in braces is replaced in them and in `env`:
+    """The program and its arguments, without a shell. What stands in braces is replaced, in them and in `env`:
 
-    `folder`, the working folder; `instruction`, the task's text, and `instruction_file`, a file with it; `base_url` and
-    `api_key` of the policy's OpenAI API (Chat Completions and Responses), and `anthropic_url` for Anthropic's;
-    `mcp_url` of the environment's tools, and `mcp_file`, a file of MCP servers in the usual form."""
+    `here` by the folder in which the run was started, `folder` by the program's working folder; `instruction` by the
+    task's text, `instruction_file` by the path of a file with it; `base_url` and `api_key` by those of the policy's
+    OpenAI API (Chat Completions and Responses), `anthropic_url` by that of its Anthropic API; `mcp_url` by that of the
+    environment's tools, `mcp_file` by the path of a file of MCP servers with it, in the usual form."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the program. It also gets PATH, LANG and a HOME and TMPDIR in its folder, no others."""
     max_steps: int = Field(default=256, ge=1)
@@ -311,6 +306,7 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
     (folder / "mcp.json").write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
     (folder / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
     return {
+        "here": str(Path.cwd()),
         "folder": str(folder / "work"),
         "instruction": instruction,
         "instruction_file": str(folder / "instruction.md"),

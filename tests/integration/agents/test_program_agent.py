@@ -250,7 +250,7 @@ def test_nothing_is_left_of_a_program_whose_agent_is_killed(
 
 def test_an_unknown_placeholder_is_refused_at_the_start() -> None:
     refs = {"resources_server": {"name": "a"}, "model_server": {"name": "b"}}
-    with pytest.raises(ValueError, match=r"there is no \{url\}; expected one of folder, instruction"):
+    with pytest.raises(ValueError, match=r"there is no \{url\}; expected one of here, folder"):
         ProgramAgentSettings.model_validate({**refs, "program": ["x", "{url}"]})
     given = ProgramAgentSettings.model_validate({**refs, "program": ["sh", "-c", "echo ${HOME} {api_key} {}"]})
     assert given.program[-1] == "echo ${HOME} {api_key} {}"
