@@ -123,7 +123,7 @@ class Recorder:
     async def _responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Return the response for the program, without the tokens, of which it knows nothing."""
         response = await self._recorded(request, call)
-        output = [{key: item[key] for key in item if key not in TOKEN_FIELDS} for item in response["output"]]
+        output = without_tokens(response["output"])
         generated = mapping(response.get("usage")).get("output_tokens")
         header = (OUTPUT_TOKENS_HEADER.encode(), b"%d" % (generated if isinstance(generated, int) else 0))
         return RawResponse(orjson.dumps({**response, "output": output}), headers=(header,))
@@ -175,6 +175,8 @@ class Conversation:
 class RecordedTurn:
     conversation: Conversation
     index: int
+    items: bytes
+    """What the model wrote, without tokens."""
     tokens: Json
     """The token fields of its last item; empty if none are recorded."""
     is_continued: bool = False
@@ -215,19 +217,26 @@ class Recording:
         given = sent.get("input")
         given = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
         digest = Digest()
-        before, start = None, 0
+        before: RecordedTurn | None = None
+        written: list[Any] = []
+        begin = end = last = 0
         for index, item in enumerate([*given, None]):
-            if digest.in_turn and not is_of_model(item) and (found := self._turns.get(digest.value())):
-                before, start = next((turn for turn in reversed(found) if not turn.is_continued), found[-1]), index
+            if is_of_model(item):
+                begin = begin if digest.in_turn else index
+            elif digest.in_turn and (found := self._turns.get(digest.value())):
+                before = next((turn for turn in reversed(found) if not turn.is_continued), found[-1])
+                written += [*given[end:begin], *as_written(before, given[begin:index])]
+                end, last = index, len(written) - 1
             if item is not None:
                 digest.add(item)
-        added = orjson.dumps(given[start:])  # now, because the model server may change what it gets
-        if before is not None and before.tokens:
-            given = [*given[: start - 1], {**given[start - 1], **before.tokens}, *given[start:]]
+        added = orjson.dumps(given[end:])  # now, because the model server may change what it gets
+        written += given[end:]
+        if before is not None:
+            written[last] = {**written[last], **before.tokens}
         is_branch = before is not None and before.is_continued
         if before is not None:
             before.is_continued = True
-        return Turn({**sent, "input": given}, before, is_branch, added, digest)
+        return Turn({**sent, "input": written}, before, is_branch, added, digest)
 
     def add(self, turn: Turn, response: Json) -> None:
         if turn.before is None or turn.is_branch:
@@ -245,7 +254,8 @@ class Recording:
         for item in output:
             turn.digest.add(item)
         tokens = {key: item[key] for item in output[-1:] for key in TOKEN_FIELDS if key in item}
-        self._turns.setdefault(turn.digest.value(), []).append(RecordedTurn(conversation, index, tokens))
+        known = RecordedTurn(conversation, index, orjson.dumps(without_tokens(output)), tokens)
+        self._turns.setdefault(turn.digest.value(), []).append(known)
 
     def closed(self) -> RecordedEpisode:
         """Return the conversations, the last one to end as the last. Their turns are numbered by segment throughout."""
@@ -276,6 +286,25 @@ class Recording:
             usages=self._usages,
             last=ordered[-1].last if ordered else {},
         )
+
+
+def without_tokens(output: list[Json]) -> list[Json]:
+    return [{key: item[key] for key in item if key not in TOKEN_FIELDS} for item in output]
+
+
+def as_written(turn: RecordedTurn, given: list[Any]) -> list[Any]:
+    """Return a turn as the model wrote it, with the ids of the program, if its tokens are recorded.
+
+    Programs write arguments anew and drop reasoning. With these changes, the history would count as another one.
+    """
+    if not turn.tokens:
+        return given
+    ids = [item.get("call_id") for item in given if item.get("type") == "function_call"]
+    items: list[Json] = orjson.loads(turn.items)
+    calls = [item for item in items if item.get("type") == "function_call"]
+    for item, call_id in zip(calls, ids, strict=False):
+        item["call_id"] = call_id
+    return items
 
 
 class Digest:
