@@ -54,6 +54,21 @@ def parallel() -> None:
     chat([*start, user("All parts are done.")])
 
 
+def rewritten() -> None:
+    """Call a tool three times, with the arguments, the spaces and the ids of the calls written in another way."""
+    function = {"name": "push", "parameters": {"type": "object", "properties": {"actions": {"type": "array"}}}}
+    messages = [user("Push.")]
+    for number in range(3):
+        body = {"model": "any", "messages": messages, "tools": [{"type": "function", "function": function}]}
+        message = post("/v1/chat/completions", body)["choices"][0]["message"]
+        function_called = message["tool_calls"][0]["function"]
+        arguments = json.dumps(json.loads(function_called["arguments"]), indent=2)
+        call = {"id": f"own{number}", "type": "function", "function": {**function_called, "arguments": arguments}}
+        said = (message["content"] or "").strip() or None
+        messages += [{"role": "assistant", "content": said, "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": f"own{number}", "content": "moved"}]
+
+
 def sub_agent() -> None:
     messages = talk(1, [user("Main.")])
     talk(2, [user("You are a sub-agent.")])

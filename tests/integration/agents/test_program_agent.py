@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rollyard.training.training_sequence import SequenceRules, training_sequence
 from tests.support.fixtures import failure_of
 from tests.support.in_process import episode_servers
 from tests.support.processes import alive
+from tests.support.token_clients import CALL_TURN
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode_letters
 from tests.support.waiting import eventually
@@ -111,8 +112,10 @@ TURNS = [[*encode_letters(text), END] for text in SAID]
 """Generated letter by letter, as no tokenizer would encode what the program sends back."""
 
 
-async def with_tokens(scene: str, *, token_in: str = "generate") -> tuple[Json, TokenEngine]:
-    engine = TokenEngine(TURNS)
+async def with_tokens(
+    scene: str, *, token_in: str = "generate", script: Sequence[list[int]] = TURNS
+) -> tuple[Json, TokenEngine]:
+    engine = TokenEngine(list(script))
     options: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     options |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes", "token_in": token_in}
 
@@ -143,6 +146,16 @@ async def test_every_sampled_token_is_trained_on_once_and_no_conversation_drifts
     sent = [body["token_ids"] for path, body in engine.requests if path.endswith("generate") and "token_ids" in body]
     recorded = [item["prompt_token_ids"] for item in row["response"]["output"] if "prompt_token_ids" in item]
     assert all(prompt in sent for prompt in recorded)
+
+
+async def test_calls_that_a_program_writes_anew_do_not_drift() -> None:
+    row, engine = await with_tokens("rewritten", script=[CALL_TURN])
+    assert row["token_trail"] == {"turns": 2, "breaks": 0, "segments": 1}
+    (sequence,) = training_sequences(row, SequenceRules())
+    assert sequence.loss_tokens == 3 * len(CALL_TURN)
+    rendered = [body["messages"] for path, body in engine.requests if path.endswith("render") and "messages" in body]
+    results = [message for message in rendered[-1] if message["role"] == "tool"]
+    assert [result["tool_call_id"] for result in results] == ["own1"]
 
 
 async def test_a_prompt_that_the_engine_tokenized_again_is_recorded_as_a_break() -> None:
