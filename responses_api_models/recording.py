@@ -122,8 +122,9 @@ class Recorder:
 
     async def _responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Return the response for the program, without the tokens, of which it knows nothing."""
+        request, grouped = ungrouped(request)
         response = await self._recorded(request, call)
-        output = without_tokens(response["output"])
+        output = [{**item, **grouped.get(str(item.get("name")), {})} for item in without_tokens(response["output"])]
         generated = mapping(response.get("usage")).get("output_tokens")
         header = (OUTPUT_TOKENS_HEADER.encode(), b"%d" % (generated if isinstance(generated, int) else 0))
         return RawResponse(orjson.dumps({**response, "output": output}), headers=(header,))
@@ -143,6 +144,36 @@ class Recorder:
             raise
         recording.add(turn, response)
         return response
+
+
+def ungrouped(request: Json) -> tuple[Json, dict[str, Json]]:
+    """Return a request whose functions are in no namespaces, which chat engines do not have; and, by the functions'
+    longer names, what calls of them have instead.
+
+    Codex offers the tools of each MCP server as a namespace, and expects it in their calls.
+    """
+    tools: list[Any] = []
+    grouped: dict[str, Json] = {}
+    for tool in items(request.get("tools")):
+        if mapping(tool).get("type") != "namespace":
+            tools.append(tool)
+            continue
+        for function in map(mapping, items(tool.get("tools"))):
+            own = {"namespace": tool.get("name"), "name": function.get("name")}
+            grouped[name := f"{own['namespace']}__{own['name']}"] = own
+            tools.append({**function, "name": name})
+    if not grouped:
+        return request, grouped
+    given = request.get("input")
+    given = [_ungrouped_call(item) for item in given] if isinstance(given, list) else given
+    return {**request, "tools": tools, "input": given}, grouped
+
+
+def _ungrouped_call(item: Any) -> Any:
+    if not (namespace := mapping(item).get("namespace")):
+        return item
+    rest = {key: value for key, value in item.items() if key != "namespace"}
+    return {**rest, "name": f"{namespace}__{item.get('name')}"}
 
 
 def _streamed(events: bytes, answer: RawResponse) -> RawResponse:
