@@ -29,8 +29,8 @@ _REASONS = ("length", "context_overflow", "max_steps", "truncated", "time_limit"
 
 class CutByLimit(RowDetector):
     """A limit ended the episode: the finish reason is `length`, `context_overflow`, `max_steps`, `truncated` or
-    `time_limit`, or, in rows without one, the response is incomplete because of `max_output_tokens`. Reported from 1% of the rollouts,
-    because such rewards measure the limit as well as the policy.
+    `time_limit`, or, in rows without one, the response is incomplete because of `max_output_tokens`. Reported from 1%
+    of the rollouts, because such rewards measure the limit as well as the policy.
     """
 
     kind = "cut_by_limit"
