@@ -96,6 +96,28 @@ def refused() -> None:
     chat([user("One.")])
 
 
+def malformed() -> None:
+    """Send what no client would, and print how it is answered."""
+
+    def call(name: Any) -> Message:
+        return {"jsonrpc": "2.0", "id": None, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+
+    bodies: list[tuple[str, Any]] = [
+        *(
+            ("/mcp", body)
+            for body in ([], {"id": 1}, {"id": 1, "method": 5}, call("verify"), call("../close"), call(7))
+        ),
+        *(("/v1/embeddings", {}), ("/v1/chat/completions", []), ("/v1/messages", {"messages": 1})),
+        *(("/v1/responses", {"input": [1, None, {"role": "assistant"}], "tools": 3}), ("/recorded/close", {})),
+    ]
+    for path, body in bodies:
+        try:
+            print(path, json.dumps(post(path, body)))
+        except urllib.error.HTTPError as error:
+            print(path, error.code)
+    chat([user("Well formed.")])
+
+
 def crash() -> None:
     chat([user("Once.")])
     raise SystemExit("the program broke")

@@ -213,6 +213,15 @@ async def test_the_program_reads_why_a_request_is_refused_and_may_go_on() -> Non
     assert (rollout.finish_reason, said(rollout.row)) == ("answered", ["One.", "I read 1."])
 
 
+async def test_malformed_requests_harm_neither_the_episode_nor_its_session() -> None:
+    rollout = await played("malformed")
+    lines = rollout["program_run"]["output"].splitlines()
+    assert [line for line in lines if line.split()[1][0] == "5"] == []
+    refused = [line for line in lines if "There is no tool" in line]
+    assert [name in line for name, line in zip(("verify", "../close"), refused, strict=True)] == [True, True]
+    assert (rollout.finish_reason, rollout.reward, said(rollout.row)[0]) == ("answered", 1.0, "Well formed.")
+
+
 async def test_a_failed_model_call_fails_the_episode_although_the_program_would_go_on() -> None:
     def fail(request: Json) -> str:
         raise Failure(FailureKind.UPSTREAM_ERROR, "the engine died")
