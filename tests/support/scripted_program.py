@@ -88,7 +88,8 @@ def endless() -> None:
 
 def refused() -> None:
     """Two requests that no server accepts, and one that every server does."""
-    for body in ({"messages": "none"}, {"messages": [user("Ten.")], "n": 10}):
+    bodies: list[Message] = [{"messages": "none"}, {"messages": [user("Ten.")], "n": 10}]
+    for body in bodies:
         try:
             post("/v1/chat/completions", body)
         except urllib.error.HTTPError as error:
@@ -102,11 +103,9 @@ def malformed() -> None:
     def call(name: Any) -> Message:
         return {"jsonrpc": "2.0", "id": None, "method": "tools/call", "params": {"name": name, "arguments": {}}}
 
+    messages: list[Any] = [[], {"id": 1}, {"id": 1, "method": 5}, call("verify"), call("../close"), call(7)]
     bodies: list[tuple[str, Any]] = [
-        *(
-            ("/mcp", body)
-            for body in ([], {"id": 1}, {"id": 1, "method": 5}, call("verify"), call("../close"), call(7))
-        ),
+        *(("/mcp", message) for message in messages),
         *(("/v1/embeddings", {}), ("/v1/chat/completions", []), ("/v1/messages", {"messages": 1})),
         *(("/v1/responses", {"input": [1, None, {"role": "assistant"}], "tools": 3}), ("/recorded/close", {})),
     ]
