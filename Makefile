@@ -9,6 +9,7 @@ VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
 INSPECT  := .venv-inspect
 JS       := tests/viewer_js/node_modules
+PROGRAMS := tests/external/programs/node_modules
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -22,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
-    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts scale scale-hosts \
     dist lock lock-nemo-gym clean clean-environments
 
@@ -168,10 +169,17 @@ test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws $(SMOKE)
 
 # Several environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
-test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai
+test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai, and mini-swe-agent
 	$(ENVS)/bin/python -m pytest tests/external/envs $(SMOKE)
 	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers $(SMOKE)
 	$(INSPECT)/bin/python -m pytest tests/external/inspect $(SMOKE)
+
+test-programs: $(DEV) $(PROGRAMS)/.ready  ## test Claude Code and Codex as agents, with a scripted engine (node 18 or newer; 700 MB)
+	$(BIN)/python -m pytest tests/external/programs
+
+$(PROGRAMS)/.ready: tests/external/programs/package-lock.json
+	npm ci --no-audit --no-fund --prefix tests/external/programs
+	@touch $@
 
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm $(SMOKE)

@@ -438,7 +438,7 @@ class Conversation:
             if "generation_token_ids" in item:
                 self._with_tokens[len(self._sent)] = item
             self._sent.append(_encoded(item))
-        self.usage = _sum_usage(self.usage, response.get("usage"))
+        self.usage = sum_usage(self.usage, response.get("usage"))
         self.last = response
 
     def answer(self, item: ResponseItem) -> None:
@@ -460,13 +460,13 @@ def without_tokens(item: ResponseItem) -> ResponseItem:
     return cast(ResponseItem, kept)
 
 
-def _sum_usage(total: Json, usage: object) -> Json:
+def sum_usage(total: Json, usage: object) -> Json:
     """Add up the usage of two calls, including nested details. Values that are not numbers are dropped."""
     total_usage = dict(total)
     for key, value in usage.items() if isinstance(usage, dict) else ():
         before = total_usage.get(key)
         if isinstance(value, dict):
-            total_usage[key] = _sum_usage(before if isinstance(before, dict) else {}, value)
+            total_usage[key] = sum_usage(before if isinstance(before, dict) else {}, value)
         elif isinstance(value, int | float):
             total_usage[key] = (before if isinstance(before, int | float) else 0) + value
     return total_usage

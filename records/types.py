@@ -109,6 +109,9 @@ class FinishReason(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     UNREADABLE_CALL = "unreadable_call"
     """The model started a tool call that the engine's tool parser could not parse."""
+    TIME_LIMIT = "time_limit"
+    PROGRAM_FAILED = "program_failed"
+    """The program that is the agent called the model, and then ended with an error."""
 
     @property
     def truncated(self) -> bool:
@@ -122,6 +125,7 @@ _TRUNCATING = (
     FinishReason.LENGTH,
     FinishReason.CONTENT_FILTER,
     FinishReason.CONTEXT_OVERFLOW,
+    FinishReason.TIME_LIMIT,
 )
 
 

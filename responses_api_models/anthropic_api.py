@@ -115,7 +115,12 @@ _WITHOUT_EFFECT = frozenset(
 """Fields about billing, caching and routing, and `thinking`: whether the model thinks is a setting of the engine."""
 _REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_BLOCKS = {"user": ("text", "image", "tool_result"), "assistant": ("text", "thinking", "tool_use")}
+_BLOCKS = {
+    "user": ("text", "image", "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+    "system": ("text",),
+}
+"""Blocks by role. Claude Code sends what it tells the model during a conversation as messages of the system."""
 _FIELDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
     "image": {"source": dict},
@@ -187,7 +192,8 @@ def _items(messages: Any) -> list[Json]:
         where = f"messages[{index}]"
         role, content = mapping(message).get("role"), mapping(message).get("content")
         if not isinstance(role, str) or role not in _BLOCKS or content is None:
-            raise unconvertible(where, f"found {message!r:.100}; expected the role user or assistant, and content")
+            expected = "the role user, assistant or system, and content"
+            raise unconvertible(where, f"found {message!r:.100}; expected {expected}")
         items += [_item(block, role, place) for block, place in _blocks(content, f"{where}.content", *_BLOCKS[role])]
     if role == "assistant":
         raise unconvertible(
@@ -208,7 +214,7 @@ def _item(block: Json, role: str, where: str) -> Json:
         return {"type": "function_call", "call_id": block["id"], "name": block["name"], "arguments": arguments}
     if kind == "tool_result":
         return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": _output(block, where)}
-    part = _part(block, where) if role == "user" else {"type": "output_text", "text": block["text"]}
+    part = {"type": "output_text", "text": block["text"]} if role == "assistant" else _part(block, where)
     return {"type": "message", "role": role, "content": [part]}
 
 

@@ -32,6 +32,7 @@ from rollyard.records.types import TOKEN_FIELDS, Json, items
 from rollyard.responses_api_models import conversion
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi, as_anthropic_error
 from rollyard.responses_api_models.conversion import Dialect
+from rollyard.responses_api_models.recording import Recorder
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
 from rollyard.responses_api_models.upstream.settings import CallSettings
@@ -72,7 +73,11 @@ class ModelServer(Server, Generic[S]):
         for path, handler in ((MESSAGES, anthropic.create), (COUNT_TOKENS, anthropic.count_tokens)):
             self.route(path, handler, cancellable=True)
             self.format_errors(path, as_anthropic_error)
-        self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
+        self.__policies = EpisodePolicies(settings, context, self.models)
+        self.route(POLICY_PATH, self.__policies.respond, cancellable=True)
+        recorder = Recorder(self.__respond, self.count_tokens, passes_stop=self.passes_stop)
+        for path, recorded in recorder.routes.items():
+            self.route(path, recorded, cancellable=True)
         self.app.get("/episodes/{episode}")(self.__recent.of_episode)
         self.app.get(LOAD_PATH, response_model=None)(self.__load)
         self.app.get("/v1/models", response_model=None)(self.__list_models)
@@ -125,6 +130,12 @@ class ModelServer(Server, Generic[S]):
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
         return _streamed(answer, lambda completion: chat_chunks(completion, with_usage))
+
+    async def __respond(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
+        """Return the response to a call of a recorded episode, which may have a policy of its own."""
+        if POLICY_HEADER.encode() in call.headers:
+            return await self.__policies.create(request, call)
+        return _checked(await self.responses(request, call))
 
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
@@ -345,8 +356,10 @@ class EpisodePolicies:
 
     async def respond(self, call: RawRequest) -> RawResponse:
         """Create a Response (OpenAI's Responses API) with the endpoint of the agent's episode."""
+        return await self.create(call.json(), call)
+
+    async def create(self, request: Json, call: RawRequest) -> RawResponse:
         endpoint = self._endpoint(unsealed(call.header(POLICY_HEADER.encode()), self._context.keys.secret))
-        request = call.json()
         conversion.check_responses_request(request)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         sent = _without_stream(dict(request))

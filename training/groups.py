@@ -177,6 +177,8 @@ DEFAULTS: dict[str, Treatment] = {
     FinishReason.TRUNCATED: Treatment.PLAYED,
     # The usual way to lose a game: without it, the policy would learn only from episodes that it finished.
     FinishReason.MAX_STEPS: Treatment.PLAYED,
+    FinishReason.TIME_LIMIT: Treatment.PLAYED,
+    FinishReason.PROGRAM_FAILED: Treatment.PLAYED,
     FinishReason.UNREADABLE_CALL: Treatment.PLAYED,
     # The text was cut off, so its reward says nothing about where it was going.
     FinishReason.LENGTH: Treatment.MASKED,

@@ -24,19 +24,19 @@ from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.solved import Flags, parts_of
 from rollyard.records.types import mapping
 
-_REASONS = ("length", "context_overflow", "max_steps", "truncated")
+_REASONS = ("length", "context_overflow", "max_steps", "truncated", "time_limit")
 
 
 class CutByLimit(RowDetector):
-    """A limit ended the episode: the finish reason is `length`, `context_overflow`, `max_steps` or `truncated`, or, in
-    rows without one, the response is incomplete because of `max_output_tokens`. Reported from 1% of the rollouts,
-    because such rewards measure the limit as well as the policy.
+    """A limit ended the episode: the finish reason is `length`, `context_overflow`, `max_steps`, `truncated` or
+    `time_limit`, or, in rows without one, the response is incomplete because of `max_output_tokens`. Reported from 1%
+    of the rollouts, because such rewards measure the limit as well as the policy.
     """
 
     kind = "cut_by_limit"
     title = "Cut off by a limit"
     category = Category.BEHAVIOUR
-    what = "were cut off by a limit on tokens, context or steps"
+    what = "were cut off by a limit on tokens, context, steps or time"
 
     def flags(self, row: RowView) -> bool:
         if row.finish_reason:

@@ -149,9 +149,9 @@ class Server:
         """
         self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
-    def route_rest(self, handler: Handler) -> None:
+    def route_rest(self, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve all POST requests whose path has no route. By default, these requests get status 404."""
-        self.__rest = _Route("other", handler, False, self.__metrics.route("other"))
+        self.__rest = _Route("other", handler, cancellable, self.__metrics.route("other"))
 
     def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""

@@ -57,7 +57,7 @@ SECTIONS_ELSEWHERE = {
         *("A single turn: exact match", "Tools: number guessing"),
         "Turn by turn: the nearest number",
     ),  # need the files of the page; test_authoring_pages.py runs them
-    "agents.md": ("Write an agent", "Write a model server"),  # likewise
+    "agents.md": ("Write an agent", "A program as the agent", "Write a model server"),  # likewise
     "nemo-gym.md": (
         *("NeMo Gym's environments, as they are", "Collect from a NeMo Gym stack"),
     ),  # need NeMo Gym; tests/external/nemo_gym runs them

@@ -22,6 +22,7 @@ WALKS = {
     "guess": (ENVIRONMENTS["Tools: number guessing"], [0.0] * 4 + [1.0] * 4),
     "nearest": (ENVIRONMENTS["Turn by turn: the nearest number"], [0.98] * 4 + [1.0] * 4),
     "agent": (AGENTS["Write an agent"], None),
+    "program": (AGENTS["A program as the agent"], None),
     "model server": (AGENTS["Write a model server"], [-1.0] * 4 + [10.9]),
 }
 """Text of the walk-through and the rewards that it states; None: every puzzle is solved."""
@@ -39,8 +40,8 @@ async def test_the_commands_of_a_walk_through_give_its_rewards_show_them_in_the_
     monkeypatch.chdir(tmp_path)
     write_files(text, tmp_path)
     typed = [words for words in commands(text) if words[0] != "ng_init"]
-    assert [words[0] for words in typed] == ["ng_run", "ng_collect_rollouts", "ng_viewer", "python"]
-    run, collect, viewer, test = typed
+    assert [words[0] for words in typed[:3]] == ["ng_run", "ng_collect_rollouts", "ng_viewer"]
+    run, collect, viewer, *tests = typed
     faster = () if walk == SMOKE else ("+colocate=true",)
     async with ng_run(*run[1:], *faster, "+head_port=0", cwd=tmp_path):
         collected = await command(*collect, cwd=tmp_path)
@@ -54,8 +55,9 @@ async def test_the_commands_of_a_walk_through_give_its_rewards_show_them_in_the_
     shown = await in_thread(*viewer, "+export=page.html", capsys=capsys)
     assert shown.status == 0, shown.err
     assert f'"measured":{len(rows)}' in (tmp_path / "page.html").read_text()
-    tested = await command(*test, cwd=tmp_path)
-    assert tested.status == 0, tested.out
+    for test in tests:
+        tested = await command(*test, cwd=tmp_path)
+        assert tested.status == 0, tested.out
 
 
 @pytest.mark.parametrize(("walk", "limit"), [("exact_match", 15), ("guess", 35)])

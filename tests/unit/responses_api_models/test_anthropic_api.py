@@ -71,6 +71,13 @@ def test_images_and_errors_keep_their_place(block: Json, expected: Any) -> None:
     assert (found if isinstance(found, str) else [p.get("text") or p["image_url"] for p in found]) == expected
 
 
+def test_a_message_of_the_system_within_the_conversation_keeps_its_place() -> None:
+    later = {"role": "system", "content": "Be brief."}
+    converted = messages_to_responses({**HELLO, "messages": [*HELLO["messages"], later]})["input"]
+    content = [{"type": "input_text", "text": "Be brief."}]
+    assert converted[1] == {"type": "message", "role": "system", "content": content}
+
+
 def test_a_field_of_neither_api_is_passed_on() -> None:
     converted = messages_to_responses({**HELLO, "top_k": 5, "chat_template_kwargs": {"a": 1}, "temperature": 0.5})
     assert (converted["top_k"], converted["chat_template_kwargs"], converted["temperature"]) == (5, {"a": 1}, 0.5)
@@ -91,7 +98,8 @@ REFUSED: list[tuple[Json, str]] = [
     ({"max_tokens": True}, "max_tokens: found True"),
     ({"messages": "hi"}, "messages: found 'hi'"),
     ({"messages": ["hi"]}, "messages[0]: found 'hi'"),
-    ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]: found {'role': 'system'"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]: found {'role': 'tool'"),
+    (said("system", IMAGE), "messages[0].content[0]: found"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0]: found {'role': 'user', 'content': None}"),
     (said("user", DOCUMENT), "'document'"),
     (
