@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -39,7 +38,6 @@ from rollyard.services.interop.nemo_gym import NOTE, clients_of
 from rollyard.services.rollouts.collection import (
     CollectionPlan,
     OpenCollection,
-    check_file_limit,
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
@@ -191,9 +189,7 @@ def _tasks(options: CollectOptions, print_note: Callable[[str], None] = lambda n
 
 async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan, arguments: Sequence[str]) -> int:
     count, is_part = options.num_collectors, not plan.merges
-    file_limit, parallel = raise_file_limit(), plan.limits.parallel
-    if parallel is not None:
-        check_file_limit(file_limit, math.ceil(parallel / count))
+    raise_file_limit()
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
@@ -205,7 +201,7 @@ async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPla
         stack = clients_of(head, transport, lag)
         async with (
             CollectorStarter(options, arguments, head).connected() as starter,
-            OpenCollection.opened(plan, tasks, stack) as collection,
+            OpenCollection.opened(plan, tasks, stack, count) as collection,
         ):
             progress = collection.progress
             display = ProblemLines() if is_part else display_for(progress.expected)
