@@ -9,7 +9,6 @@ what they predict with points that were measured. `--write docs/scale.md` update
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import platform
 import re
