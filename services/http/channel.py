@@ -295,7 +295,7 @@ class Channels:
         self._opened: set[Channel] = set()
         self._channels: dict[tuple[str, int], Channel] = {}
         self._not_before: dict[tuple[str, int], float] = {}
-        self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._opening: dict[tuple[str, int], asyncio.Task[Channel | ConnectFailed | None]] = {}
 
     async def get(
         self, target: RequestTarget, headers: SentHeaders, body: bytes, timeout_s: float
