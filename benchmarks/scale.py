@@ -9,7 +9,6 @@ what they predict with points that were measured. `--write docs/scale.md` update
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import platform
 import re
@@ -255,8 +254,8 @@ class Found:
             base_mb=round(max(base_mb, 0.0), 1),
             episode_kb=round(max(1000 * slope_mb - usual * copies, 0.0), 1),
             copies=round(copies, 2),
-            # Whole connections: how many of them are open at the same time varies.
-            files=math.ceil(max(count / episodes for count, episodes in zip(files, per_process, strict=True))),
+            # Whole connections: how many of them are open at the same time varies, and channels are no part of it.
+            files=round(max(count / episodes for count, episodes in zip(files, per_process, strict=True))),
         )
 
     @staticmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -40,7 +39,6 @@ from rollyard.services.interop.nemo_gym import NOTE, clients_of
 from rollyard.services.rollouts.collection import (
     CollectionPlan,
     OpenCollection,
-    check_file_limit,
     plan_line,
 )
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
@@ -178,9 +176,7 @@ async def run_collection(
 ) -> int:
     """Collect and print the summary; return the exit status. `starter`: starts `count` processes that collect."""
     is_part = not plan.merges
-    file_limit, parallel = raise_file_limit(), plan.limits.parallel
-    if parallel is not None:
-        check_file_limit(file_limit, math.ceil(parallel / count))
+    raise_file_limit()
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
@@ -192,7 +188,7 @@ async def run_collection(
         stack = clients_of(head, transport, lag)
         async with (
             starter.connected(head) if starter else contextlib.nullcontext(),
-            OpenCollection.opened(plan, tasks, stack) as collection,
+            OpenCollection.opened(plan, tasks, stack, count) as collection,
         ):
             progress = collection.progress
             display = ProblemLines() if is_part else display_for(progress.expected)

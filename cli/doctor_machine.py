@@ -163,9 +163,9 @@ def _memory() -> Iterator[MachineFinding]:
 
 def _open_files() -> Iterator[MachineFinding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    episodes = (hard - 200) // 3  # the same estimate as in ng_collect_rollouts
+    episodes = hard - 200  # of a model server, the same estimate as in ng_collect_rollouts
     if episodes < 32:
-        yield failed("open files", f"{hard}", "32 episodes in flight need 296: raise the limit (ulimit -Hn)")
+        yield failed("open files", f"{hard}", "32 episodes in flight need 232: raise the limit (ulimit -Hn)")
     elif episodes < 1000:
         yield note(
             "open files", f"{hard}, enough for {episodes} episodes in flight", "raise the limit for more (ulimit -Hn)"

@@ -126,6 +126,8 @@ class Registration(Record):
     """None if the process does not report its code."""
     open_files: int | None = None
     """How many files the process may open."""
+    channels: bool = False
+    """Whether the server accepts channels: connections that several requests share (services/http/channel.py)."""
 
 
 class Heartbeat(Record):
@@ -206,6 +208,8 @@ class Directory(Record):
     """Server name -> why it limits the speed of the run, and what to do, as a sentence. Most servers have none."""
     open_files: dict[str, int] = Field(default_factory=dict)
     """Server name -> how many files each of its processes may open; the lowest number of them."""
+    channels: frozenset[str] = frozenset()
+    """Base URLs of the instances that accept channels; the others get plain HTTP."""
 
     def has(self, server: str, url: str) -> bool:
         """Return True if the instance at `url` is registered, even if its heartbeats are late."""

@@ -184,11 +184,11 @@ class ProgramTransport(HttpTransport):
         self._program = program
 
     async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
         self._check()
         try:
-            return await super().send(method, url, body, headers, timeout_s)
+            return await super().send(method, url, body, headers, timeout_s, channel)
         except Failure:
             self._check()
             raise

@@ -38,6 +38,7 @@ class _Instance:
     sessions: int = 0
     cpu: float = 0.0
     open_files: int | None = None
+    channels: bool = False
     phase: str = ""
     is_down: bool = False
     counts: deque[tuple[float, int]] = field(default_factory=deque)
@@ -105,7 +106,7 @@ class ServerRegistry:
             member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
-        member.open_files = registration.open_files
+        member.open_files, member.channels = registration.open_files, registration.channels
         # Registrations may arrive out of order.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
         if spec.is_foreign:
@@ -201,6 +202,7 @@ class ServerRegistry:
             foreign=dict(self._foreign),
             bottlenecks=self.bottlenecks(),
             open_files=open_files,
+            channels=frozenset(one.url for one in self._members.values() if one.channels and one.url is not None),
         )
 
     def bottlenecks(self) -> dict[str, str]:

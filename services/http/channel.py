@@ -2,7 +2,8 @@
 
 Over HTTP/1.1, each request in flight needs a connection of its own, and each message has a head that the other side
 parses again. That was a third of the CPU time of a turn. A channel starts as an HTTP upgrade, in which the server
-checks the run, the token and the user of the connection. Then both sides send frames:
+checks the run, the token and the user of the connection. It is opened before the first request to a server that
+accepts channels according to the run's directory. Then both sides send frames:
 
     length       u32   number of bytes after this header
     number       u32   of the request, chosen by the client
@@ -18,7 +19,6 @@ are sent together. Servers of other frameworks, large requests and event streams
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import socket
@@ -54,8 +54,6 @@ from rollyard.services.http.request import (
 log = logging.getLogger(__name__)
 
 UPGRADE = b"rollyard-channel"
-OFFER = "x-rollyard-channel"
-"""Header of an HTTP response by which a server says that it accepts channels."""
 ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
 REQUEST, RESPONSE, CANCEL, NOT_SERVED, BROKEN = range(5)
 FRAME = struct.Struct("!IIBHI")
@@ -65,8 +63,11 @@ MAX_HEAD_BYTES = 16 << 10
 MAX_RESPONSE_BYTES = RUN_LIMITS.body_bytes
 """A larger one would end the channel, and with it the calls of others."""
 OPEN_S = 5.0
+"""Time for the upgrade, after the connection is made. A server that does not respond in that time is busy."""
 REFUSED_S = 60.0
-"""How long a server that refused a channel is not asked again."""
+"""How long a server that refused a channel, or a proxy in front of it, gets plain HTTP before it is asked again."""
+BUSY = f"no channel was opened within {OPEN_S:g} s"
+CLOSED = "the peer closed the connection"
 SILENT_S = 15.0
 """If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
 
@@ -179,9 +180,9 @@ class Channel(FrameProtocol):
         return not self.closed and self._lag.now() - self._received < SILENT_S
 
     async def open(self, target: RequestTarget, headers: SentHeaders) -> bool:
-        """Ask the server to open the channel; return whether it does."""
+        """Ask the server to open the channel; return whether it does. Raises ConnectFailed if the connection breaks."""
         if self.closed:  # since it was connected; uvloop raises RuntimeError for a write
-            return False
+            raise ConnectFailed(CLOSED)
         self._accepted = self._loop.create_future()
         lines = f"GET /health HTTP/1.1\r\nHost: {target.host_header}\r\nConnection: upgrade\r\n".encode()
         self._transport.write(b"%bUpgrade: %b\r\n%b" % (lines, UPGRADE, headers.block))
@@ -223,12 +224,12 @@ class Channel(FrameProtocol):
             super().data_received(data)
             return
         self._answer += data
-        if len(self._answer) >= len(ACCEPTED):
-            is_accepted = self._answer.startswith(ACCEPTED)
-            self._accepted.set_result(is_accepted)
-            if not is_accepted:
-                self.abort()
-            elif rest := self._answer[len(ACCEPTED) :]:
+        if not ACCEPTED.startswith(self._answer[: len(ACCEPTED)]):
+            self._accepted.set_result(False)
+            self.abort()
+        elif len(self._answer) >= len(ACCEPTED):
+            self._accepted.set_result(True)
+            if rest := self._answer[len(ACCEPTED) :]:
                 super().data_received(rest)
 
     def on_frame(self, number: int, kind: int, status: int, head: bytes, body: bytes) -> None:
@@ -250,7 +251,7 @@ class Channel(FrameProtocol):
         for call in calls.values():
             _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
         if self._accepted is not None and not self._accepted.done():
-            self._accepted.set_result(False)
+            self._accepted.set_exception(ConnectFailed(CLOSED))
 
     def _expire(self, number: int) -> None:
         if (call := self._calls.get(number)) is None:
@@ -294,25 +295,40 @@ class Channels:
         self._opened: set[Channel] = set()
         self._channels: dict[tuple[str, int], Channel] = {}
         self._not_before: dict[tuple[str, int], float] = {}
-        self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._opening: dict[tuple[str, int], asyncio.Task[Channel | ConnectFailed | None]] = {}
 
-    def find(self, target: RequestTarget, headers: Mapping[str, str], body: bytes) -> Channel | None:
-        """Return the channel for a request; None if it has to use HTTP."""
-        channel = self._channels.get((target.host, target.port))
-        if channel is None or not channel.is_usable or len(body) > MAX_REQUEST_BYTES:
-            return None
-        is_short = isinstance(headers, SentHeaders) and len(headers.block) <= MAX_HEAD_BYTES
-        return channel if is_short else None
+    async def get(
+        self, target: RequestTarget, headers: SentHeaders, body: bytes, timeout_s: float
+    ) -> tuple[Channel | None, float]:
+        """Return the channel for a request, and what is left of `timeout_s`; None if the request has to use HTTP.
 
-    def open_later(self, target: RequestTarget, headers: Mapping[str, str]) -> None:
-        """Open a channel to a server that offers it, in its response to a request with these headers."""
+        The first request opens the channel, and those that come meanwhile wait with it. Raises ConnectFailed.
+        """
+        if len(body) > MAX_REQUEST_BYTES or len(headers.block) > MAX_HEAD_BYTES:
+            return None, timeout_s
         peer = target.host, target.port
         channel = self._channels.get(peer)
         if channel is not None and channel.is_usable:
-            return
-        if peer not in self._opening and time.monotonic() >= self._not_before.get(peer, 0.0):
+            return channel, timeout_s
+        opening = self._opening.get(peer)
+        if opening is None:
+            if time.monotonic() < self._not_before.get(peer, 0.0):
+                return None, timeout_s
+            # A task of its own, so that the others may still use the channel if the first caller is cancelled.
             shown = SentHeaders({name: headers[name] for name in self._needed if name in headers})
-            self._opening[peer] = asyncio.create_task(self._open(target, shown))
+            opening = self._opening[peer] = asyncio.create_task(self._open(target, shown))
+        started = self._lag.now()
+        try:
+            async with self._lag.timeout(timeout_s):
+                await asyncio.wait((opening,))
+        except TimeoutError:
+            raise ConnectFailed(f"timed out after {timeout_s:g} s", timed_out=True) from None
+        found = ConnectFailed("the client is closed") if opening.cancelled() else opening.result()
+        if isinstance(found, ConnectFailed):  # each caller raises its own: a traceback holds what it passed through
+            raise ConnectFailed(str(found), timed_out=found.timed_out)
+        if found is not None and found.closed:
+            raise ConnectFailed(CLOSED)
+        return found, timeout_s - (self._lag.now() - started)
 
     def close(self) -> None:
         for task in self._opening.values():
@@ -321,24 +337,31 @@ class Channels:
             channel.abort()
         self._channels.clear()
 
-    async def _open(self, target: RequestTarget, headers: SentHeaders) -> None:
+    async def _open(self, target: RequestTarget, headers: SentHeaders) -> Channel | ConnectFailed | None:
+        """Open a channel; return None if the peer refuses it, and ConnectFailed if it does not respond."""
         peer = target.host, target.port
+        before = self._channels.get(peer)
         channel: Channel | None = None
-        self._not_before[peer] = time.monotonic() + REFUSED_S
+        is_open = False
         try:
-            with contextlib.suppress(ConnectFailed, TimeoutError):
-                channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
-                async with self._lag.timeout(OPEN_S):
-                    if await channel.open(target, headers):
-                        # The calls of a silent channel wait on, as the peer may be slow and not gone.
-                        if (before := self._channels.get(peer)) is not None:
-                            before.retire()
-                        self._channels[peer], channel = channel, None
-                        del self._not_before[peer]
+            channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
+            async with self._lag.timeout(OPEN_S):
+                is_open = await channel.open(target, headers)
+        except (ConnectFailed, TimeoutError) as error:
+            # A proxy may let no upgrade pass. A peer that has opened a channel would not respond over HTTP either.
+            if channel is None or before is not None:
+                return error if isinstance(error, ConnectFailed) else ConnectFailed(BUSY, timed_out=True)
         finally:
             del self._opening[peer]
-            if channel is not None:
+            if channel is not None and not is_open:
                 channel.abort()
+        if channel is None or not is_open:
+            self._not_before[peer] = time.monotonic() + REFUSED_S
+            return None
+        if before is not None:
+            before.retire()  # the calls of a silent channel wait on, as the peer may be slow and not gone
+        self._channels[peer] = channel
+        return channel
 
     def _new(self) -> Channel:
         return Channel(self._opened, self._limits, self._lag, self._budget)

@@ -160,7 +160,8 @@ class ServerClient:
         try:
             all_headers = headers if isinstance(headers, SentHeaders) else self.headers_for(url, headers)
             if is_complete is None:
-                response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+                channel = self.book.accepts_channels(url)
+                response = await self.transport.send("POST", url + path, body, all_headers, timeout_s, channel)
             else:
                 response = await post_until(self.transport, url + path, body, all_headers, timeout_s, is_complete)
         finally:
@@ -259,6 +260,10 @@ class AddressBook:
     def foreign_instance(self, url: str) -> str | None:
         """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
         return self._directory.foreign.get(url) if self._directory is not None else None
+
+    def accepts_channels(self, url: str) -> bool:
+        """Return whether several requests may share a connection to the server at the base URL."""
+        return self._directory is not None and url in self._directory.channels
 
     def update(self, directory: Directory) -> None:
         self._directory = directory

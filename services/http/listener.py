@@ -30,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import PEER, Peers
-from rollyard.services.http.channel import ACCEPTED, OFFER, UPGRADE, ChannelApp, ServedChannel
+from rollyard.services.http.channel import ACCEPTED, UPGRADE, ChannelApp, ServedChannel
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import (
@@ -343,8 +343,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
         self._exchange = exchange
         if request_id is not None and self.cycle is not None:
-            own = ((REQUEST_HEADER.encode(), request_id), (OFFER.encode(), b"1"))
-            self.cycle.default_headers = [*self.cycle.default_headers, *own]
+            self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""

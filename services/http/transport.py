@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.services.http.channel import OFFER, Channels
+from rollyard.services.http.channel import Channels
 from rollyard.services.http.connection_pool import (
     ENDPOINT_LIMITS,
     RUN_LIMITS,
@@ -124,9 +124,12 @@ class Transport(Protocol):
     """Sends requests and returns their responses. Raises `Failure` if there is no response."""
 
     async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
-        """Return the response, whatever its status. Raises Failure, such as unreachable, connection_lost or timeout."""
+        """Return the response, whatever its status. Raises Failure, such as unreachable, connection_lost or timeout.
+
+        `channel`: whether the server accepts channels, one of which may then carry the request.
+        """
         ...
 
     async def stream(
@@ -159,13 +162,13 @@ class HttpTransport:
         self._numbers = itertools.count(1)
 
     async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
         self._lag.start()
         try:
             proxy = self._proxies.of_address(_parse_url(url)) if self._proxies.by_scheme else None
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
-                if RUN_HEADER in headers and method == "POST":
+                if channel and method == "POST":
                     return await self._send_in_run(target, body, headers, timeout_s)
                 return await self._pool.send(method, target, body, headers, timeout_s, self._echo(headers))
             return await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
@@ -177,15 +180,13 @@ class HttpTransport:
     async def _send_in_run(
         self, target: RequestTarget, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> HttpResponse:
-        """Send a POST to a server of the run, through its channel if there is one."""
-        if (channel := self._channels.find(target, headers, body)) is not None:
-            assert isinstance(headers, SentHeaders)
-            if (found := await channel.send(target.request_target, headers, body, timeout_s)) is not None:
-                return found
-        response = await self._pool.send("POST", target, body, headers, timeout_s, self._echo(headers))
-        if OFFER in response.headers:
-            self._channels.open_later(target, headers)
-        return response
+        """Send a POST to a server that accepts channels, through one if the request is short."""
+        sent = headers if isinstance(headers, SentHeaders) else SentHeaders(headers)
+        channel, timeout_s = await self._channels.get(target, sent, body, timeout_s)
+        found = None if channel is None else await channel.send(target.request_target, sent, body, timeout_s)
+        if found is not None:
+            return found
+        return await self._pool.send("POST", target, body, sent, timeout_s, self._echo(sent))
 
     def _echo(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """Return what responses of the run's servers carry: the run's header, and the id of the request."""
@@ -272,12 +273,12 @@ class LocalTransport:
         self._apps[base_url] = app, answer
 
     async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
         slash = url.find("/", 8)
         mounted = self._apps.get(url[:slash])
         if mounted is None:
-            return await self._remote.send(method, url, body, headers, timeout_s)
+            return await self._remote.send(method, url, body, headers, timeout_s, channel)
         app, answer = mounted
         path = url[slash:]
         try:

@@ -55,7 +55,7 @@ _WHOLE = frozenset(
 """Parameters that endpoints accept only as an integer."""
 SHARE_HINT = "use several collectors (--num-collectors 2), or more jobs (--shard)"
 OTHER_FILES = 200
-"""Open files of a server's process besides the connections of episodes: its log, listener, watchers, heartbeats."""
+"""Open files of a process besides the connections of episodes: its log, listener, watchers, channels, heartbeats."""
 Watch = Callable[[Collector], Awaitable[State]]
 _POLL_S = 0.2
 
@@ -141,9 +141,12 @@ class OpenCollection:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, plan: CollectionPlan, tasks: DatasetTasks, stack: StackClients
+        cls, plan: CollectionPlan, tasks: DatasetTasks, stack: StackClients, collectors: int = 1
     ) -> AsyncIterator[OpenCollection]:
-        """Open the output and its sidecar files. Raises OperatorError, RunError, or the head's Failure."""
+        """Open the output and its sidecar files. `collectors`: processes that share the episodes of the plan.
+
+        Raises OperatorError, RunError, or the head's Failure.
+        """
         shard, notes, problem = plan.shard, list[str](), ""
         paths = RolloutPaths(shard.output(plan.output) if shard else plan.output)
         _check_inputs(paths, tasks.files)
@@ -162,7 +165,7 @@ class OpenCollection:
         if plan.limits.parallel is None:
             plan = plan.with_most_parallel(most_parallel(directory, reached, shard))
         else:
-            check_open_files(directory, reached, plan.limits.parallel)
+            check_open_files(directory, reached, plan.limits.parallel, collectors)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
         original = tasks.original if isinstance(tasks, TaskSubset) else tasks
@@ -469,28 +472,23 @@ def _subset_note(tasks: TaskSubset, done: KeySet, repeats: int) -> str:
     )
 
 
-def check_file_limit(limit: int, parallel: int) -> None:
-    """Raise OperatorError if this process may not open enough files. It has one connection per episode."""
-    needed = parallel + 100
-    if limit < needed:
-        raise OperatorError(
-            f"{parallel} concurrent episodes need about {needed} open files in this command's process, but the limit "
-            f"is {limit}: raise it (ulimit -Hn), or lower --num-samples-in-parallel"
-        )
-
-
-def check_open_files(directory: Directory, reached: set[str], parallel: int) -> None:
-    """Raise OperatorError if a server that the rows reach may open too few files in its processes."""
-    for name, limit, each, processes in _open_files(directory, reached):
+def check_open_files(directory: Directory, reached: set[str], parallel: int, collectors: int = 1) -> None:
+    """Raise OperatorError if this command, or a server that the rows reach, may open too few files in its processes."""
+    for name, limit, each, processes in _open_files(directory, reached, collectors):
         needed = each * math.ceil(parallel / processes) + OTHER_FILES
         if needed > limit:
             own = max(len(directory.servers.get(name, ())), 1)
             where = "its process" if own == 1 else f"each of its {own} processes"
             missing = math.ceil(each * parallel / max(limit - OTHER_FILES, 1)) - processes
+            mend = (
+                f" and restart ng_run, set replicas: {own + missing} for it (without --colocate)"
+                if name
+                else f", {SHARE_HINT}"
+            )
             raise OperatorError(
-                f"{name} may open {limit} files in {where}, but {parallel} concurrent episodes need about {needed} "
-                f"({each} for each episode of a process): raise the limit (ulimit -Hn) and restart ng_run, set "
-                f"replicas: {own + missing} for it, or lower --num-samples-in-parallel"
+                f"{name or 'this command'} may open {limit} files in {where}, but {parallel} concurrent episodes need "
+                f"about {needed} ({each} for each episode of a process): raise the limit (ulimit -Hn){mend}, or lower "
+                "--num-samples-in-parallel"
             )
 
 
@@ -499,27 +497,35 @@ def most_parallel(directory: Directory, reached: set[str], shard: Shard | None =
 
     Each shard gets an equal part of what the servers allow.
     """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
-    for _, limit, each, processes in _open_files(directory, reached):
-        allowed = (limit - OTHER_FILES) // each * processes
-        most = min(most, allowed // (shard.count if shard else 1))
-    return max(most, 1)
+    count = shard.count if shard else 1
+    allowed = [
+        (limit - OTHER_FILES) // each * processes // count
+        for _, limit, each, processes in _open_files(directory, reached, count)
+    ]
+    return max(min(allowed, default=CollectionLimits.most_parallel), 1)
 
 
-def _open_files(directory: Directory, reached: set[str]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield of each server: name, limit of open files, files of an episode, and processes that share the episodes.
+def _open_files(directory: Directory, reached: set[str], collectors: int) -> Iterator[tuple[str, int, int, int]]:
+    """Yield of this command, whose name is empty, and of each server that holds files for each episode in flight:
+    name, limit of open files, files of an episode, and processes that share the episodes.
 
-    An episode in flight holds one connection at every server that it reaches, and one from there to the next server,
-    until the channels between the processes are open: then only a model server has one for each, to its endpoint.
-    Of several agents and environments each gets its share of the episodes; a model server may get all.
+    Two processes that speak channels share one connection. An episode holds one between any other two, and one from
+    a model server to its endpoint. Of several agents and environments each gets its share of the episodes; a model
+    server may get all.
     """
-    processes = {name: max(len(directory.servers.get(name, ())), 1) for name in reached}
+    urls = {name: [*directory.servers.get(name, ()), *directory.quiet.get(name, ())] for name in reached}
+    plain = {name for name in reached if not urls[name] or not directory.channels.issuperset(urls[name])}
+    if any(directory.families[name] == "agents" for name in plain):
+        yield "", resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1, collectors
     for name in sorted(reached & directory.open_files.keys()):
         family = directory.families[name]
         is_model = family == "responses_api_models"
+        is_called = name in plain or any(name in directory.references.get(caller, ()) for caller in plain)
+        calls = is_model or not plain.isdisjoint(directory.references.get(name, ()))
         sharing = [name] if is_model else [other for other in reached if directory.families[other] == family]
-        each = 2 if is_model or directory.references.get(name) else 1
-        yield name, directory.open_files[name], each, sum(processes[other] for other in sharing)
+        if is_called or calls:
+            processes = sum(max(len(directory.servers.get(other, ())), 1) for other in sharing)
+            yield name, directory.open_files[name], is_called + calls, processes
 
 
 def agents_of(directory: Directory) -> list[str]:

@@ -130,6 +130,7 @@ class HostedServer:
             pid=os.getpid(),
             code=code,
             open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            channels=True,
         )
         await head.register(registration)
         reporting = asyncio.create_task(self._report_phase(registration, head))

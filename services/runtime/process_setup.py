@@ -27,11 +27,10 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit("the process that started this server has already exited")
 
 
-def raise_file_limit() -> int:
-    """Raise the open-file limit to the hard limit and return it. Each episode in flight uses a few sockets."""
+def raise_file_limit() -> None:
+    """Raise the open-file limit to the hard limit: an episode in flight may use a few sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def available_memory() -> tuple[int, int, bool]:

@@ -51,6 +51,8 @@ def run(launch: Launch) -> None:
         die_with_parent(launch.parent_pid)
     configure_log()
     raise_file_limit()
+    with contextlib.suppress(OSError):  # for ps and top, which show 15 characters; a forked process has its parent's
+        Path("/proc/self/comm").write_text(launch.name)
     try:
         uvloop.run(serve_until_signalled(launch, os.environ))
     except OperatorError as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -73,15 +71,3 @@ def test_a_run_with_a_token_accepts_only_commands_that_know_it(
     assert (without_token.status, with_token.status) == (1, 0)
     assert "token" in without_token.err
     assert TOKEN not in run.printed
-
-
-def test_more_parallel_episodes_than_the_open_file_limit_allows_are_rejected_at_the_start(tmp_path: Path) -> None:
-    limited = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "
-        "from rollyard.cli.collect_rollouts import main; main()"
-    )
-    options = [f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=o.jsonl"]
-    given = [sys.executable, "-c", limited, *options, "+num_samples_in_parallel=250"]
-    refused = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2, refused.stderr
-    assert "350 open files in this command's process" in refused.stderr

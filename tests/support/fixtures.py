@@ -136,12 +136,17 @@ def make_client(
     transport: Transport,
     retry_policy: RetryPolicy | None = None,
     keys: Keys = KEYS,
+    channels: bool = False,
 ) -> ServerClient:
-    """A client whose directory is `servers`; a callable is called again at every refresh."""
+    """A client whose directory is `servers`; a callable is called again at every refresh.
+
+    `channels`: whether all servers accept channels according to the directory.
+    """
 
     async def directory() -> Directory:
         current = servers() if callable(servers) else servers
-        return Directory(run_id=keys.run_id, servers=dict(current), families={}, settings={})
+        urls = frozenset(itertools.chain(*current.values())) if channels else frozenset()
+        return Directory(run_id=keys.run_id, servers=dict(current), families={}, settings={}, channels=urls)
 
     return ServerClient(transport, keys, AddressBook(directory), retry_policy or RetryPolicy(wait_s=0.1, pause_s=0.01))
 

@@ -81,10 +81,12 @@ async def test_the_cookies_go_to_the_environment_and_to_no_other_server() -> Non
     async with foreign_environment(environment.app, tool_script(), SimpleAgent) as stack:
         send = stack.transport.send
 
-        async def record(method: str, url: str, body: bytes, headers: Any, timeout_s: float) -> Any:
+        async def record(
+            method: str, url: str, body: bytes, headers: Any, timeout_s: float, channel: bool = False
+        ) -> Any:
             if not url.startswith("http://environment:1"):
                 seen.append(dict(headers))
-            return await send(method, url, body, headers, timeout_s)
+            return await send(method, url, body, headers, timeout_s, channel)
 
         stack.transport.send = record  # type: ignore[method-assign]
         await stack.run(ROW)

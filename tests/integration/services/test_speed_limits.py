@@ -60,3 +60,9 @@ async def test_every_process_tells_the_head_how_many_files_it_may_open(tmp_path:
         with pytest.raises(OperatorError, match=rf"may open {limit} files in its process.*set replicas: \d for it"):
             async with OpenCollection.opened(plan, TaskFile(EXAMPLES, agent=AGENT, limit=None), clients):
                 pass
+
+
+async def test_every_server_of_a_run_accepts_channels_according_to_the_directory(tmp_path: Path) -> None:
+    async with colocated(load_config(), tmp_path) as stack:
+        directory = await stack.registry_client().directory()
+    assert directory.channels == {url for urls in directory.servers.values() for url in urls}

@@ -39,9 +39,17 @@ def registration(
     port: int = 7001,
     pid: int = 42,
     open_files: int | None = None,
+    channels: bool = False,
 ) -> Registration:
-    url = f"http://127.0.0.1:{port}"
-    return Registration(name=name, instance=instance, url=url, pid=pid, ready=ready, open_files=open_files)
+    return Registration(
+        name=name,
+        instance=instance,
+        url=f"http://127.0.0.1:{port}",
+        pid=pid,
+        ready=ready,
+        open_files=open_files,
+        channels=channels,
+    )
 
 
 def heartbeat(instance: str = "environment#1", requests: int = 0, cpu: float = 0.0) -> Heartbeat:
@@ -170,3 +178,9 @@ def test_the_directory_has_the_lowest_limit_of_open_files_of_a_servers_processes
         instance = f"twins[{number}]#1"
         registry.register(registration(instance, ready=True, name="twins", port=7002 + number, open_files=limit))
     assert registry.directory().open_files == {"twins": 1024}
+
+
+def test_the_directory_has_the_urls_of_the_instances_that_accept_channels(registry: ServerRegistry) -> None:
+    registry.register(registration("twins[0]#1", ready=True, name="twins", port=7002))
+    registry.register(registration("twins[1]#1", ready=True, name="twins", port=7003, channels=True))
+    assert registry.directory().channels == {"http://127.0.0.1:7003"}

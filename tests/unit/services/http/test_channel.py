@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,17 @@ from rollyard.services.http.listener import ListenerLimits, bind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, SentHeaders
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
-from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, make_client, make_server
+from tests.support.fixtures import (
+    KEYS,
+    failure_kind_of,
+    failure_of,
+    http,
+    http_transport,
+    make_client,
+    make_server,
+    peer,
+    unused_url,
+)
 from tests.support.waiting import until
 
 WAIT_S = 120.0
@@ -68,7 +79,7 @@ class Handlers:
 
 @contextlib.asynccontextmanager
 async def served(
-    handlers: Handlers, bounds: ListenerLimits | None = None, keys: Keys = KEYS
+    handlers: Handlers, bounds: ListenerLimits | None = None, keys: Keys = KEYS, port: int = 0
 ) -> AsyncIterator[HostedServer]:
     routes: dict[str, Handler] = {
         "/echo": handlers.echo,
@@ -80,7 +91,7 @@ async def served(
         "/work": handlers.wait,
     }
     server = make_server("env", keys=keys, routes=routes, cancellable={"/wait": handlers.wait})
-    hosted = HostedServer(server, bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(server, bind("127.0.0.1", port), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -89,11 +100,14 @@ async def served(
 
 
 async def opened(transport: HttpTransport, client: ServerClient) -> Channel:
-    """The channel of the only server, which the client opens after its first request."""
+    """The channel of the only server, which the client opens for its first request."""
     await client.post("env", "/echo", b"{}", WAIT_S)
-    channels = transport._channels._channels
-    await until(lambda: any(not channel.closed for channel in channels.values()))
-    return next(iter(channels.values()))
+    [channel] = transport._channels._channels.values()
+    return channel
+
+
+client_of = partial(make_client, channels=True)
+"""A client whose directory says that the servers accept channels."""
 
 
 def open_sockets(hosted: HostedServer) -> int:
@@ -103,21 +117,111 @@ def open_sockets(hosted: HostedServer) -> int:
 async def test_requests_in_flight_share_one_connection_and_get_their_own_responses() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         sent = [b"%d" % number for number in range(200)]
         waiting = [asyncio.create_task(client.post("env", "/wait", body, WAIT_S)) for body in sent]
         await until(lambda: len(handlers.begun) == len(sent))
         quick = [(await client.post("env", "/echo", body, WAIT_S)).body for body in sent[:3]]
         assert quick == sent[:3]
-        assert open_sockets(hosted) == 2  # the channel, and the connection of the first request
+        assert open_sockets(hosted) == 1
         handlers.go_on.set()
         assert [(await one).body for one in waiting] == sent
 
 
+async def test_first_requests_that_are_sent_at_once_share_one_connection() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = client_of({"env": [hosted.url]}, transport)
+        waiting = [asyncio.create_task(client.post("env", "/wait", b"%d" % number, WAIT_S)) for number in range(200)]
+        await until(lambda: len(handlers.begun) == 200)
+        assert open_sockets(hosted) == 1
+        handlers.go_on.set()
+        assert [(await one).body for one in waiting] == [b"%d" % number for number in range(200)]
+
+
+async def test_a_request_waits_for_the_channel_after_the_one_that_opens_it_was_cancelled() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = client_of({"env": [hosted.url]}, transport)
+        first, second = (asyncio.create_task(client.post("env", "/echo", b"%d" % one, WAIT_S)) for one in (1, 2))
+        while not transport._channels._opening:
+            await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).body == b"2"
+        assert first.cancelled() and open_sockets(hosted) == 1
+
+
+async def test_a_server_that_accepts_no_channels_sees_plain_http() -> None:
+    async with peer(http()) as other, http_transport() as transport:
+        await make_client({"env": [other.url]}, transport).post("env", "/echo", b"{}", WAIT_S)
+        assert [sent.split()[0] for sent in other.seen] == [b"POST"]
+
+
+@pytest.mark.parametrize("answer", [http(), b"HTTP/1.1 404 No\r\n\r\n", b"HTTP/1.1 101 Yes\r\n\r\n", None])
+async def test_a_peer_that_refuses_a_channel_gets_all_requests_over_http_and_is_not_asked_again(
+    answer: bytes | None,
+) -> None:
+    async with peer(answer, http()) as other, http_transport() as transport:
+        client = client_of({"env": [other.url]}, transport)
+        await asyncio.gather(*(client.post("env", "/echo", b"{}", WAIT_S) for _ in range(5)))
+        await client.post("env", "/echo", b"{}", WAIT_S)
+        assert [sent.split()[0] for sent in other.seen] == [b"GET", *[b"POST"] * 6]
+
+
+async def test_a_peer_that_ignores_an_upgrade_gets_the_requests_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.channel.OPEN_S", 0.05)
+    async with peer(b"", http()) as other, http_transport() as transport:
+        client = client_of({"env": [other.url]}, transport)
+        await client.post("env", "/echo", b"{}", WAIT_S)
+        assert [sent.split()[0] for sent in other.seen] == [b"GET", b"POST"]
+
+
+async def test_the_deadline_of_a_call_holds_while_the_upgrade_has_no_response() -> None:
+    async with peer(b"") as other, http_transport() as transport:
+        client = client_of({"env": [other.url]}, transport)
+        calls = [asyncio.create_task(failure_kind_of(client.post("env", "/echo", b"{}", 0.1))) for _ in range(3)]
+        assert {await one for one in calls} == {FailureKind.UNREACHABLE}
+        assert [sent.split()[0] for sent in other.seen] == [b"GET"]
+
+
+async def test_a_busy_server_that_had_a_channel_gets_no_connection_for_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        client = client_of({"env": [hosted.url]}, transport)
+        before = await opened(transport, client)
+        hosted._connections.stop()  # the kernel still accepts connections, which nothing reads
+        before.abort()
+        monkeypatch.setattr("rollyard.services.http.channel.OPEN_S", 0.05)
+        calls = [asyncio.create_task(failure_of(client.post("env", "/echo", b"{}", 0.2))) for _ in range(5)]
+        assert {(await one).kind for one in calls} == {FailureKind.UNREACHABLE}
+        assert not transport._pool._open
+
+
+async def test_a_server_that_starts_after_it_was_unreachable_gets_a_channel() -> None:
+    url = unused_url()
+    async with http_transport() as transport:
+        client = client_of({"env": [url]}, transport)
+        calls = [asyncio.create_task(failure_kind_of(client.post("env", "/echo", b"{}", 0.05))) for _ in range(5)]
+        assert {await one for one in calls} == {FailureKind.UNREACHABLE}
+        async with served(Handlers(), port=int(url.rpartition(":")[2])):
+            assert not (await opened(transport, client)).closed
+
+
+async def test_calls_that_wait_for_a_channel_fail_when_the_client_closes() -> None:
+    async with peer(b"") as other:
+        transport = HttpTransport()
+        call = asyncio.create_task(
+            failure_kind_of(client_of({"env": [other.url]}, transport).post("env", "/echo", b"{}", 0.5))
+        )
+        await until(lambda: other.requests == 1)
+        await transport.close()
+        assert await call is FailureKind.UNREACHABLE
+
+
 async def test_a_response_with_a_stream_and_cookies_arrives_whole() -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         response = await client.post("env", "/stream", b"{}", WAIT_S)
         assert response.body == b"abc" and response.cookies == ("a=1", "b=2")
@@ -127,7 +231,7 @@ async def test_a_response_with_a_stream_and_cookies_arrives_whole() -> None:
 @pytest.mark.parametrize("size", [MAX_REQUEST_BYTES - 10, MAX_REQUEST_BYTES + 1, 5_000_000])
 async def test_a_large_request_and_its_response_arrive(size: int) -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         body = b"x" * size
         assert (await client.post("env", "/echo", body, WAIT_S)).body == body
@@ -137,7 +241,7 @@ async def test_a_large_request_and_its_response_arrive(size: int) -> None:
 async def test_a_cancelled_call_ends_the_work_that_may_be_cancelled_and_nothing_else(path: str, ends: bool) -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         calls = [asyncio.create_task(client.post("env", path, body, WAIT_S)) for body in (b"a", b"b")]
         await until(lambda: len(handlers.begun) == 2)
@@ -154,7 +258,7 @@ async def test_a_cancelled_call_ends_the_work_that_may_be_cancelled_and_nothing_
 async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_others() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         channel = await opened(transport, client)
         late = asyncio.create_task(failure_kind_of(client.post("env", "/wait", b"late", 0.3)))
         other = asyncio.create_task(client.post("env", "/wait", b"other", WAIT_S))
@@ -170,7 +274,7 @@ async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_o
 async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_nothing() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         patient = asyncio.create_task(client.post("env", "/work", b"patient", WAIT_S))
         assert await failure_kind_of(client.post("env", "/work", b"late", 0.05)) is FailureKind.TIMEOUT
@@ -181,14 +285,13 @@ async def test_a_call_that_takes_too_long_fails_alone_while_the_server_answers_n
 async def test_another_channel_replaces_a_silent_one_whose_calls_still_end(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         silent = await opened(transport, client)
         call = asyncio.create_task(client.post("env", "/wait", b"on the silent one", WAIT_S))
         await until(lambda: len(handlers.begun) == 1)
         with monkeypatch.context() as patched:
             patched.setattr("rollyard.services.http.channel.SILENT_S", 0.0)
-            await client.post("env", "/echo", b"over HTTP", WAIT_S)
-            await until(lambda: silent not in transport._channels._channels.values())
+            await client.post("env", "/echo", b"on the other one", WAIT_S)
         assert not silent.closed
         handlers.go_on.set()
         assert (await call).body == b"on the silent one"
@@ -198,7 +301,7 @@ async def test_another_channel_replaces_a_silent_one_whose_calls_still_end(monke
 async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next_one_opens_another() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         first = await opened(transport, client)
         calls = [asyncio.create_task(failure_kind_of(client.post("env", "/wait", b"{}", WAIT_S))) for _ in range(5)]
         await until(lambda: len(handlers.begun) == 5)
@@ -211,7 +314,7 @@ async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next
 async def test_a_stopping_server_answers_what_is_in_flight() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         channel = await opened(transport, client)
         call = asyncio.create_task(client.post("env", "/wait", b"last", WAIT_S))
         await until(lambda: handlers.begun == [b"last"])
@@ -227,7 +330,7 @@ async def test_a_stopping_server_answers_what_is_in_flight() -> None:
 async def test_a_response_that_cannot_be_sent_fails_its_call_alone(path: str) -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         channel = await opened(transport, client)
         other = asyncio.create_task(client.post("env", "/wait", b"other", WAIT_S))
         await until(lambda: handlers.begun == [b"other"])
@@ -238,7 +341,7 @@ async def test_a_response_that_cannot_be_sent_fails_its_call_alone(path: str) ->
 
 async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
-        channel = await opened(transport, make_client({"env": [hosted.url]}, transport))
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
         headers = SentHeaders({"content-type": "application/json"})
         calls = [asyncio.create_task(channel.send("/wait", headers, b"{}", WAIT_S)) for _ in range(20 * PER_ITERATION)]
         await asyncio.sleep(0)  # all are sent at once, more than a server begins at once
@@ -252,7 +355,7 @@ async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> N
 async def test_a_stream_does_not_begin_if_its_caller_no_longer_waits() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         call = asyncio.create_task(client.post("env", "/later", b"{}", WAIT_S))
         await until(lambda: handlers.begun == [b"{}"])
@@ -266,7 +369,7 @@ async def test_a_stream_does_not_begin_if_its_caller_no_longer_waits() -> None:
 
 async def test_a_path_is_decoded_as_over_http() -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         over_http = (await client.post("env", "/a%20b", b"{}", WAIT_S)).body
         await opened(transport, client)
         assert (await client.post("env", "/a%20b", b"{}", WAIT_S)).body == over_http == b"/a b"
@@ -286,7 +389,7 @@ async def test_an_upgrade_that_would_be_refused_as_a_request_opens_no_channel(li
 
 async def test_a_path_without_a_hot_route_and_a_wrong_server_get_the_answers_of_http() -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url], "other": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url], "other": [hosted.url]}, transport)
         await opened(transport, client)
         missing = await failure_of(client.post("env", "/none", b"{}", WAIT_S))
         wrong = await failure_of(client.post("other", "/echo", b"{}", WAIT_S))
@@ -297,12 +400,12 @@ async def test_a_path_without_a_hot_route_and_a_wrong_server_get_the_answers_of_
 async def test_a_caller_without_the_token_opens_no_channel() -> None:
     keys = KEYS.model_copy(update={"token": "t" * 32})
     async with served(Handlers(), keys=keys) as hosted, http_transport() as transport:
-        allowed = make_client({"env": [hosted.url]}, transport, keys=keys)
+        allowed = client_of({"env": [hosted.url]}, transport, keys=keys)
         await opened(transport, allowed)
-        refused = make_client({"env": [hosted.url]}, transport)
+        refused = client_of({"env": [hosted.url]}, transport)
         assert await failure_kind_of(refused.post("env", "/echo", b"{}", WAIT_S)) is FailureKind.UNAUTHORIZED
     async with served(Handlers(), keys=keys) as hosted, http_transport() as transport:
-        refused = make_client({"env": [hosted.url]}, transport)
+        refused = client_of({"env": [hosted.url]}, transport)
         assert await failure_kind_of(refused.post("env", "/echo", b"{}", WAIT_S)) is FailureKind.UNAUTHORIZED
         await until(lambda: not transport._channels._opening)
         assert not transport._channels._channels
@@ -311,7 +414,7 @@ async def test_a_caller_without_the_token_opens_no_channel() -> None:
 async def test_bodies_beyond_the_servers_limit_are_refused_as_over_http() -> None:
     handlers = Handlers()
     async with served(handlers, ListenerLimits(bodies_bytes=1000)) as hosted, http_transport() as transport:
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         await opened(transport, client)
         held = asyncio.create_task(client.post("env", "/wait", b"x" * 1001, WAIT_S))
         await until(lambda: len(handlers.begun) == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +16,6 @@ from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import Directory
 from rollyard.services.rollouts.collection import (
     CollectionPlan,
-    check_file_limit,
     check_open_files,
     most_parallel,
 )
@@ -69,47 +69,62 @@ def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
 REACHED = {"agent", "model", "environment"}
 
 
-def with_open_files(limits: dict[str, int], agents: int) -> Directory:
+def with_open_files(limits: dict[str, int], agents: int = 1, plain: str = "") -> Directory:
+    """The directory of a run whose servers, except `plain`, accept channels."""
+    servers = {"agent": ["http://a"] * agents, "model": ["http://m"], "environment": ["http://e"]}
     return Directory(
         run_id="r1",
-        servers={"agent": ["http://a"] * agents, "model": ["http://m"], "environment": ["http://e"]},
+        servers=servers,
         families={"agent": "agents", "model": "responses_api_models", "environment": "resources_servers"},
         settings={},
         references={"agent": ["model", "environment"]},
         open_files=limits,
+        channels=frozenset(url for name, urls in servers.items() if name != plain for url in urls),
     )
 
 
 @pytest.mark.parametrize(
-    ("limits", "agents", "parallel", "short"),
+    ("limits", "plain", "parallel", "short"),
     [
-        ({"agent": 4096}, 1, 1900, ""),
-        ({"agent": 4096}, 1, 2000, "agent"),
-        ({"agent": 4096}, 2, 2000, ""),
-        ({"agent": 4096, "model": 4096}, 2, 2000, "model"),
-        ({"agent": 8192, "model": 8192, "environment": 1024}, 1, 2000, "environment"),
-        ({"agent": 8192, "model": 8192, "environment": 2200, "unused": 64}, 1, 2000, ""),
-        ({}, 1, 100_000, ""),
+        ({"agent": 300, "environment": 300, "model": 4096}, "", 2000, ""),
+        ({"agent": 300, "environment": 300, "model": 2100}, "", 2000, "model"),
+        ({"agent": 300, "environment": 300, "unused": 64}, "", 100_000, ""),
+        ({"agent": 1024, "model": 4096}, "environment", 2000, "agent"),
+        ({"agent": 4096, "environment": 300}, "model", 2000, ""),
+        ({"agent": 1024, "environment": 300}, "model", 2000, "agent"),
+        ({"environment": 1024, "model": 8192}, "agent", 2000, "environment"),
+        ({"environment": 4096, "model": 4096}, "agent", 2000, "model"),
+        ({"environment": 4096, "model": 8192}, "agent", 2000, ""),
+        ({}, "", 100_000, ""),
     ],
 )
 def test_episodes_that_do_not_fit_into_the_open_files_of_a_server_are_refused_with_its_name(
-    limits: dict[str, int], agents: int, parallel: int, short: str
+    limits: dict[str, int], plain: str, parallel: int, short: str
 ) -> None:
     expected = pytest.raises(OperatorError, match=rf"^{short} may open .* set replicas: \d") if short else nullcontext()
     with expected:
-        check_open_files(with_open_files(limits, agents), REACHED, parallel)
+        check_open_files(with_open_files(limits, plain=plain), REACHED, parallel)
+
+
+def test_several_processes_of_an_agent_share_its_episodes() -> None:
+    directory = with_open_files({"agent": 1300}, agents=2, plain="model")
+    check_open_files(directory, REACHED, 2000)
+    with pytest.raises(OperatorError, match="in each of its 2 processes"):
+        check_open_files(directory, REACHED, 2400)
 
 
 def test_the_most_episodes_that_fit_are_divided_among_the_shards() -> None:
-    directory = with_open_files({"agent": 440, "model": 4096}, agents=2)
+    directory = with_open_files({"model": 440})
     most = most_parallel(directory, REACHED)
     assert [most_parallel(directory, REACHED, Shard(number, 4)) for number in (1, 4)] == [most // 4] * 2
     check_open_files(directory, REACHED, most)
-    with pytest.raises(OperatorError, match=r"^agent may open 440 files"):
+    with pytest.raises(OperatorError, match=r"^model may open 440 files"):
         check_open_files(directory, REACHED, most + 1)
 
 
-def test_the_collector_needs_one_open_file_per_episode() -> None:
-    check_file_limit(10_100, 10_000)
-    with pytest.raises(OperatorError, match="this command's process"):
-        check_file_limit(10_000, 10_000)
+def test_a_collector_needs_an_open_file_per_episode_only_for_agents_without_channels() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    check_open_files(with_open_files({}), REACHED, limit)
+    check_open_files(with_open_files({}, plain="agent"), REACHED, limit, collectors=2)
+    with pytest.raises(OperatorError, match=rf"^this command may open {limit} files.*--num-collectors"):
+        check_open_files(with_open_files({}, plain="agent"), REACHED, limit)

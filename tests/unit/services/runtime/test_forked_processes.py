@@ -22,6 +22,7 @@ from rollyard.services.server.app import Server
 class Mine(Server):
     async def check(self):
         print(os.getpid(), os.getsid(0), repr(sys.stdin.read()), random.random(), numpy.random.random())
+        print(open("/proc/self/comm").read())
         if self.name == "broken":
             raise ValueError("the reason")
 
@@ -76,6 +77,11 @@ def test_a_forked_server_has_its_own_session_log_input_and_random_numbers(tmp_pa
     logs = [(tmp_path / f"{number}.log").read_text().split() for number in range(3)]
     assert [log[:3] for log in logs] == [[str(pid), str(pid), "''"] for pid, _ in launched]
     assert len({log[3] for log in logs}) == len({log[4] for log in logs}) == 3
+
+
+def test_a_servers_process_has_the_beginning_of_its_name(tmp_path: Path) -> None:
+    run(tmp_path, 1, "first", "a_second_server_with_a_long_name")
+    assert [(tmp_path / f"{number}.log").read_text().split()[-1] for number in range(2)] == ["first", "a_second_server"]
 
 
 def test_a_forked_server_that_fails_leaves_a_traceback_in_its_log(tmp_path: Path) -> None:

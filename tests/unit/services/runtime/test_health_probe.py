@@ -17,7 +17,7 @@ class Server(HttpTransport):
         self.paths: list[str] = []
 
     async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
         path = url.removeprefix("http://x")
         self.paths.append(path)
