@@ -293,9 +293,10 @@ _print_line = partial(print, flush=True)
 
 def _with_replicas(options: RunOptions, config: RunConfig, specs: Sequence[ServerSpec]) -> RunConfig:
     """Return the config as it would start. How many cores a Ray cluster has is only known once it is joined."""
-    if options.ray_head_node_address is not None or options.head is not None:
+    if options.ray_head_node_address is not None:
         return config
-    return with_replicas(config, {spec.name for spec in specs}, None if options.colocate else usable_cores())
+    shares_process = options.colocate or options.head is not None
+    return with_replicas(config, {spec.name for spec in specs}, None if shares_process else usable_cores())
 
 
 def print_plan(config: RunConfig, names: Container[str], advice: Sequence[str]) -> None:
