@@ -84,7 +84,7 @@ class CollectOptions(Options):
     """Maximum number of concurrent episodes; auto: the number is found while collecting, and shown in the summary."""
     num_collectors: int = Field(default=1, ge=1, le=1000)
     """Number of processes that collect the output together, each a share of the rollouts. More than one helps if this
-    command is the limit, at about 9,000 turns/s."""
+    command is the limit, at about 25,000 turns/s."""
     ray_head_node_address: str | None = None
     """HOST:PORT of a Ray cluster, or auto: run the collectors as actors on its hosts, which share this folder."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
