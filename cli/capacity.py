@@ -284,7 +284,7 @@ def report(found: Capacity, hosts: Hosts) -> list[str]:
     lines += [
         f"{'together':<14}{processes:>10,}{found.cores:>12,.2f}{_size(found.memory_mb):>12}",
         "",
-        f"hosts     {found.hosts:,} of {hosts.cores_per_host} cores, used to {100 * hosts.utilization:.0f} %; "
+        f"hosts     {found.hosts:,}, each with {hosts.cores_per_host} cores, used to {100 * hosts.utilization:.0f} %; "
         "engines not included",
         f"network   {_number(found.engine_mb_per_s)} MB/s with the engines, "
         f"{_number(found.network_mb_per_s)} MB/s if every request goes to another host",

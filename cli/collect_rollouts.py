@@ -333,8 +333,8 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
             return
         interrupted = True
         if not isinstance(display, ProblemLines):
-            in_flight = current().in_flight
-            display.print_line(f"finishing the {in_flight} episodes in flight; Ctrl-C again abandons them")
+            count = f"{current().in_flight} " if current().in_flight else ""  # 0 until all collectors have reported
+            display.print_line(f"finishing the {count}episodes in flight; Ctrl-C again abandons them")
         collector.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
