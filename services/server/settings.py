@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, SecretStr, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+)
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json
