@@ -193,6 +193,8 @@ def capacity(load: Load, hosts: Hosts, measured: Measured) -> Capacity:
 
 
 class CapacityOptions(Options):
+    model_config = ConfigDict(allow_inf_nan=False)
+
     in_flight: int | None = Field(default=None, ge=1)
     """Episodes in flight. Pass this or --episodes-per-s."""
     episodes_per_s: float | None = Field(default=None, gt=0)
@@ -244,7 +246,10 @@ def run(arguments: Sequence[str]) -> int:
     if (options.in_flight is None) == (options.episodes_per_s is None):
         given = "neither" if options.in_flight is None else "both"
         raise OperatorError(f"pass exactly one of --in-flight, --episodes-per-s; found {given}")
-    found, hosts = options.calculated()
+    try:
+        found, hosts = options.calculated()
+    except (OverflowError, ValueError) as error:  # ValueError: of infinity minus infinity
+        raise OperatorError("the options are too large to calculate with; check their units") from error
     if options.json_output:
         print(orjson.dumps(found.model_dump(), option=orjson.OPT_INDENT_2).decode())
     else:
@@ -266,27 +271,31 @@ def read_costs(path: Path) -> Measured:
 
 def report(found: Capacity, hosts: Hosts) -> list[str]:
     lines = [
-        f"{found.in_flight:,.0f} episodes in flight, {found.turns_per_s:,.0f} turns/s, "
-        f"{found.episodes_per_s:,.1f} episodes/s, {found.turn_s:.2f} s per turn",
+        f"{_number(found.in_flight)} episodes in flight, {_number(found.turns_per_s)} turns/s, "
+        f"{_number(found.episodes_per_s)} episodes/s, {_number(found.turn_s)} s per turn",
         "",
-        f"{'':<14}{'processes':>10}{'cores used':>12}{'memory':>10}{'open files each':>17}",
+        f"{'':<14}{'processes':>10}{'cores used':>12}{'memory':>12}{'open files each':>17}",
     ]
     for name, need in found.needs.items():
         lines.append(
-            f"{name:<14}{need.processes:>10}{need.cores:>12.2f}{_size(need.memory_mb):>10}{need.open_files:>17,}"
+            f"{name:<14}{need.processes:>10,}{need.cores:>12,.2f}{_size(need.memory_mb):>12}{need.open_files:>17,}"
         )
     processes = sum(need.processes for need in found.needs.values())
     lines += [
-        f"{'together':<14}{processes:>10}{found.cores:>12.2f}{_size(found.memory_mb):>10}",
+        f"{'together':<14}{processes:>10,}{found.cores:>12,.2f}{_size(found.memory_mb):>12}",
         "",
-        f"hosts     {found.hosts} of {hosts.cores_per_host} cores, used to {100 * hosts.utilization:.0f} %; "
+        f"hosts     {found.hosts:,}, each with {hosts.cores_per_host} cores, used to {100 * hosts.utilization:.0f} %; "
         "engines not included",
-        f"network   {found.engine_mb_per_s:,.1f} MB/s with the engines, "
-        f"{found.network_mb_per_s:,.1f} MB/s if every request goes to another host",
+        f"network   {_number(found.engine_mb_per_s)} MB/s with the engines, "
+        f"{_number(found.network_mb_per_s)} MB/s if every request goes to another host",
         f"measured  {found.measured}",
     ]
     return lines
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def _size(mb: float) -> str:
-    return f"{mb / 1000:.1f} GB" if mb >= 1000 else f"{mb:.0f} MB"
+    return f"{mb / 1000:,.1f} GB" if mb >= 1000 else f"{mb:.0f} MB"

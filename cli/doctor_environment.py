@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 import uvloop
@@ -32,9 +32,12 @@ from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_entries import servers_of
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.http.client import SESSION_HEADER
-from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.process_setup import raise_file_limit
+
+if TYPE_CHECKING:
+    from rollyard.services.http.transport import Transport  # at run time, --help would take a tenth longer
 
 EXAMPLE = "ng_doctor env grl_sokoban"
 FAMILY = "resources_servers"

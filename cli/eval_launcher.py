@@ -11,11 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from rollyard.cli.console import console
 from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.launch import (
     SlurmLaunch,
@@ -25,7 +20,6 @@ from rollyard.launchers.slurm.launch import (
     make_launch_root,
     read_arguments,
 )
-from rollyard.launchers.slurm.report import LaunchStatus, SweepTable, launch_status, sweep_table, write_table
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError
@@ -34,6 +28,7 @@ from rollyard.records.terminal import plain_line
 
 if TYPE_CHECKING:
     from rollyard.launchers.slurm.launcher import SlurmLauncher
+    from rollyard.launchers.slurm.report import LaunchStatus
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000
@@ -69,6 +64,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    from rollyard.launchers.slurm.report import launch_status
+
     parser = _parser("status", "Show the jobs of a launch, and how many of the rows are done.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
@@ -76,7 +73,7 @@ def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if given.json:
         print(found.model_dump_json(indent=2))
     else:
-        console(sys.stdout, width=WIDTH).print(_status_view(found))
+        _print_status(found)
     return EXIT_DONE
 
 
@@ -93,6 +90,8 @@ def cancel(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    from rollyard.launchers.slurm.report import sweep_table, write_table
+
     parser = _parser("collect", "Collect the results of a launch: parameters, coverage and metrics in one table.")
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="folder of results.md, .csv and .json")
     parser.add_argument("--pass-threshold", type=float, metavar="R", help="minimum reward that counts as solved")
@@ -100,7 +99,7 @@ def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     launch = _launch(given, environ)
     table = sweep_table(launch, given.pass_threshold)
     written = write_table(table, given.output_dir or launch.folder)
-    console(sys.stdout, width=WIDTH).print(_table_view(table))
+    _print_table(["name", *_short_names(table.parameters), "rollouts", *table.metrics], map(table.cells, table.rows))
     print(table.summary)
     for path in written:
         print(path)
@@ -149,7 +148,7 @@ def _warn(text: str) -> None:
     print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
 
 
-def _status_view(status: LaunchStatus) -> RenderableType:
+def _print_status(status: LaunchStatus) -> None:
     keys = list(dict.fromkeys(key for one in status.combinations for key in one.parameters))
     rows: list[list[str]] = []
     for job in status.conversion:
@@ -159,16 +158,9 @@ def _status_view(status: LaunchStatus) -> RenderableType:
         ids = ", ".join(job.job_id for job in one.jobs if job.job_id)
         rows.append([one.name, *values, one.states, ids, one.rows, str(one.attempts), one.error])
     titles = ["name", *_short_names(keys), "state", "jobs", "rows", "attempts", "last error"]
-    return Group(
-        Text(plain_line(f"Launch {status.launch_id}: {status.folder}")),
-        _table(titles, rows),
-        Text(plain_line(status.summary)),
-    )
-
-
-def _table_view(table: SweepTable) -> RenderableType:
-    titles = ["name", *_short_names(table.parameters), "rollouts", *table.metrics]
-    return _table(titles, [table.cells(row) for row in table.rows])
+    print(plain_line(f"Launch {status.launch_id}: {status.folder}"))
+    _print_table(titles, rows)
+    print(plain_line(status.summary))
 
 
 def _short_names(keys: Sequence[str]) -> list[str]:
@@ -177,14 +169,19 @@ def _short_names(keys: Sequence[str]) -> list[str]:
     return last if len(set(last)) == len(last) else list(keys)
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from rollyard.cli.console import console
+
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:
         table.add_column(Text(plain_line(title)), no_wrap=True)
     for row in rows:
         # Text instead of str, because a value may contain brackets, which rich parses as markup.
         table.add_row(*(Text(_shorten(plain_line(cell), title)) for cell, title in zip(row, titles, strict=True)))
-    return table
+    console(sys.stdout, width=WIDTH).print(table)
 
 
 def _shorten(text: str, title: str) -> str:

@@ -27,7 +27,6 @@ from rollyard.analysis.metrics.training_steps import SeriesProfile, series_profi
 from rollyard.analysis.report.document import Report, html, markdown
 from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.analysis.report.terminal_summary import summary, task_rows
-from rollyard.analysis.viewer.series import read_series
 from rollyard.cli.console import PLAIN_EVERY_S, console, is_terminal
 from rollyard.cli.file_steps import file_steps
 from rollyard.cli.options import Options, read_options, rollout_files, run_command
@@ -177,6 +176,8 @@ def _steps(options: ProfileOptions, paths: Sequence[Path]) -> list[int] | None:
 def _series(
     steps: Sequence[int], files: Sequence[tuple[str, Path]], runs: Sequence[Run], options: ProfileOptions
 ) -> SeriesProfile:
+    from rollyard.analysis.viewer.series import read_series  # takes FastAPI along, which no other report needs
+
     named = [(step, name, path) for step, (name, path) in zip(steps, files, strict=True)]
     read, errors = read_series(named, threshold=options.pass_threshold)
     return series_profile(read, runs[0], runs[-1], errors)

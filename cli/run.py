@@ -19,6 +19,7 @@ from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import AccessRules, Keys
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
+from rollyard.records.terminal import pluralize
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -293,9 +294,10 @@ _print_line = partial(print, flush=True)
 
 def _with_replicas(options: RunOptions, config: RunConfig, specs: Sequence[ServerSpec]) -> RunConfig:
     """Return the config as it would start. How many cores a Ray cluster has is only known once it is joined."""
-    if options.ray_head_node_address is not None or options.head is not None:
+    if options.ray_head_node_address is not None:
         return config
-    return with_replicas(config, {spec.name for spec in specs}, None if options.colocate else usable_cores())
+    shares_process = options.colocate or options.head is not None
+    return with_replicas(config, {spec.name for spec in specs}, None if shares_process else usable_cores())
 
 
 def print_plan(config: RunConfig, names: Container[str], advice: Sequence[str]) -> None:
@@ -308,4 +310,4 @@ def print_plan(config: RunConfig, names: Container[str], advice: Sequence[str]) 
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}{where}")
     for text in (*config.notes, *advice):
         print(f"note: {text}")
-    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
+    print(f"{pluralize(len(specs), 'server')} configured correctly; nothing was started (dry_run).")

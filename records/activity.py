@@ -61,6 +61,9 @@ class Collection(Record):
     """Absolute path of the rollout file, on the host on which the collection runs."""
     status: CollectionStatus
     failures: list[FailureRow]
+    is_part: bool = False
+    """Whether it is the share of one of several collectors. The collection of all reports their status, but only they
+    report their failures."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> the code digest that is recorded in new rows, for each server that the rows use."""
 

@@ -21,16 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read_record, read_submission, seconds_of
 from rollyard.launchers.slurm.sweep import Setting, read_override
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import InUse, LocksUnsupported, open_locked
-from rollyard.records.rollout_file import read_status
 from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.types import Json, Record
-from rollyard.services.rollouts.shards import shard_progress
 
 
 class Conversion(Record):
@@ -190,24 +187,6 @@ def submitted_jobs(launch: SlurmLaunch) -> dict[str, SubmittedJob]:
         for spec, found in submissions
         if found is not None and found.job_id is not None
     }
-
-
-class Progress(Record):
-    measured: int | None = None
-    """Rollouts with a reward; None if the collection has not begun."""
-    expected: int | None = None
-    is_complete: bool = False
-    """Every rollout is measured and in one file."""
-
-
-def read_progress(combination: Combination) -> Progress:
-    output = EvalFolder(combination.run).rollouts.output
-    merged = read_status(output)
-    if merged is not None and merged.expected and merged.measured == merged.expected:
-        return Progress(measured=merged.measured, expected=merged.expected, is_complete=True)
-    if (found := shard_progress(output)) is not None:
-        return Progress(measured=found[0], expected=found[1])
-    return Progress() if merged is None else Progress(measured=merged.measured, expected=merged.expected)
 
 
 class LaunchOptions(JobOptions):

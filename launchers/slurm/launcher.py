@@ -18,10 +18,10 @@ from rollyard.launchers.slurm.launch import (
     PlannedJob,
     SlurmLaunch,
     launches,
-    read_progress,
     submitted_jobs,
 )
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned, shares
+from rollyard.launchers.slurm.report import read_progress
 from rollyard.launchers.slurm.scheduler import Scheduler, SubmissionPreview
 from rollyard.launchers.slurm.sweep import Setting, dump_yaml, shown_value
 from rollyard.records.errors import OperatorError, RunError

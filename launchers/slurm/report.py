@@ -1,4 +1,4 @@
-"""What `status` and `collect` show of a launch: the states of its jobs, and a table of its results."""
+"""What `status` and `collect` show of a launch: the progress of its jobs, and a table of its results."""
 
 from __future__ import annotations
 
@@ -18,15 +18,34 @@ from rollyard.launchers.evaluation.headline import (
     metric_numbers,
 )
 from rollyard.launchers.slurm.job import JobState
-from rollyard.launchers.slurm.launch import PlannedJob, SlurmLaunch, read_progress, submitted_jobs
+from rollyard.launchers.slurm.launch import Combination, PlannedJob, SlurmLaunch, submitted_jobs
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import read_status
 from rollyard.records.types import Json, Record
-from rollyard.services.rollouts.shards import merge, shard_files
+from rollyard.services.rollouts.shards import merge, shard_files, shard_progress
 
 NOT_SUBMITTED = "NOT SUBMITTED"
+
+
+class Progress(Record):
+    measured: int | None = None
+    """Rollouts with a reward; None if the collection has not begun."""
+    expected: int | None = None
+    is_complete: bool = False
+    """Every rollout is measured and in one file."""
+
+
+def read_progress(combination: Combination) -> Progress:
+    output = EvalFolder(combination.run).rollouts.output
+    merged = read_status(output)
+    if merged is not None and merged.expected and merged.measured == merged.expected:
+        return Progress(measured=merged.measured, expected=merged.expected, is_complete=True)
+    if (found := shard_progress(output)) is not None:
+        return Progress(measured=found[0], expected=found[1])
+    return Progress() if merged is None else Progress(measured=merged.measured, expected=merged.expected)
 
 
 class JobRow(Record):

@@ -12,10 +12,10 @@ from pathlib import Path
 from rollyard.records.terminal import pluralize
 from rollyard.services.config.run_config import RunConfig
 
-TURNS_PER_S = {"responses_api_models": 1200, "agents": 1400, "resources_servers": 1800}
-"""Turns that one process of each family carries in a second, measured with benchmarks/turns.py. An environment that
-computes much carries fewer."""
-COLLECTOR_TURNS_PER_S = 9000
+TURNS_PER_S = {"responses_api_models": 5000, "agents": 5500, "resources_servers": 10_000}
+"""Turns that one process of each family carries in a second, measured with benchmarks/turns.py; of environments, 14,000
+with Sokoban's, and fewer if they compute more."""
+COLLECTOR_TURNS_PER_S = 25_000
 
 
 def with_replicas(config: RunConfig, here: Container[str], cores: float | None) -> RunConfig:

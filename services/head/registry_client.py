@@ -203,7 +203,7 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
         stages=activity.stages(),
         episodes=activity.oldest(MAX_EPISODES),
         stuck=[*(_describe_stuck(stage) for stage in activity.stages() if stage.stuck), *silent],
-        collections=collections,
+        collections=[one for one in collections if not one.is_part],
         failures=failures[-MAX_FAILURES:],
     )
 

@@ -40,8 +40,8 @@ _GAUGES = {
     "dataset_success_ratio": ("Share of a dataset's rollouts that succeeded", "dataset"),
 }
 """Metrics of a collection: the end of the name, the help text, and further labels."""
-MAX_COLLECTIONS = 16
-"""Maximum number of collections to keep. The one that reported least recently is dropped first."""
+MAX_COLLECTIONS, MAX_PARTS = 16, 1000
+"""Maximum numbers of collections and of their parts to keep. The one that reported least recently is dropped first."""
 _NEMO_GYM_NAMES = {name: alias for alias, name in FAMILY_ALIASES.items()}
 M = TypeVar("M", bound=BaseModel)
 
@@ -66,6 +66,7 @@ class Head(Server):
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
+        self._parts: dict[str, Collection] = {}
         self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.app.get("/collections")(self._list_collections)
@@ -91,15 +92,16 @@ class Head(Server):
     async def _collection(self, call: RawRequest) -> bytes:
         """Store the status of a collection."""
         collection = _read(Collection, call)
-        self._collections.pop(collection.output, None)
-        self._collections[collection.output] = collection
-        if len(self._collections) > MAX_COLLECTIONS:
-            del self._collections[next(iter(self._collections))]
+        known, most = (self._parts, MAX_PARTS) if collection.is_part else (self._collections, MAX_COLLECTIONS)
+        known.pop(collection.output, None)
+        known[collection.output] = collection
+        if len(known) > most:
+            del known[next(iter(known))]
         return b"{}"
 
     async def _list_collections(self) -> list[Collection]:
-        """Return the current and past collections of this run, most recent first."""
-        return list(reversed(self._collections.values()))
+        """Return the current and past collections of this run, most recent first, and their parts."""
+        return [*reversed(self._collections.values()), *self._parts.values()]
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
         """Return the servers' addresses for Prometheus's http_sd_configs; the head's is the Host header."""

@@ -36,6 +36,7 @@ async def check_ray_address(address: str, setting: str, timeout_s: float, hint: 
 def connect(address: str, need: str, namespace: str | None = None) -> Any:
     """Connect this process to the cluster at `address` and return the module ray. `need`: what requires it."""
     os.environ.update(ray_authentication(address, os.environ))  # Ray reads it when it is imported
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # what Ray prints, such as a lost host, also goes into files
     ray = load("ray", "ray", need)
     ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     return ray

@@ -294,7 +294,12 @@ class OpenCollection:
             self.bottlenecks[name] = sentence
 
         return reporting(
-            self._stack.registry, self.paths.output, collector, self.store.code, on_bottleneck=on_bottleneck
+            self._stack.registry,
+            self.paths.output,
+            collector,
+            self.store.code,
+            is_part=not self._plan.merges,
+            on_bottleneck=on_bottleneck,
         )
 
     async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
@@ -341,6 +346,7 @@ async def reporting(
     collector: Collector | Collectors,
     code: Mapping[str, ServerCode],
     *,
+    is_part: bool = False,
     on_bottleneck: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
     """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored.
@@ -352,7 +358,8 @@ async def reporting(
     def current() -> Collection:
         digests = {name: found.digest for name, found in code.items()}
         status, failures = collector.status, list(collector.failures)
-        return Collection(output=str(output.absolute()), status=status, failures=failures, code=digests)
+        path = str(output.absolute())
+        return Collection(output=path, status=status, failures=failures, is_part=is_part, code=digests)
 
     async def report_collection() -> None:
         with contextlib.suppress(Failure):

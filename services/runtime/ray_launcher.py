@@ -65,6 +65,7 @@ REACH_S = 2.0
 """Timeout of a connection to a node. Ray counts a node that cannot be reached as alive for up to a minute."""
 CHUNK = 1 << 20
 """Maximum number of log bytes per response."""
+_STRICT = {"STRICT_PACK": " on one host (STRICT_PACK)", "STRICT_SPREAD": " on different hosts (STRICT_SPREAD)"}
 _HINT = "Start one with `ray start --head --port=6379` (other hosts join it with `ray start --address=HOST:6379`)"
 
 
@@ -137,6 +138,7 @@ class _Reservation:
     bundle: Mapping[str, float]
     """What each replica reserves; resource names are Ray's: CPU, GPU, memory in bytes, and custom ones."""
     replicas: int
+    strategy: str
     group: Any
     """Ray's placement group."""
     limit_s: float
@@ -160,7 +162,7 @@ class _Reservation:
             for name in self.bundle
         )
         too_small = all(any(host.get(name, 0.0) < amount for name, amount in self.bundle.items()) for host in hosts)
-        largest = " (no host has that much)" if too_small else ""
+        largest = " (no host has that much)" if too_small else _STRICT.get(self.strategy, "")
         on = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
         return f"{times}{needed}{largest}; free on the cluster's {on}: {found}"
 
@@ -235,7 +237,7 @@ class RayLauncher:
             group = await _in_thread(create, START_S)
         except ValueError as error:
             raise OperatorError(f"{spec.name}: Ray does not accept resources: {_first_line(error)}") from error
-        self._reservations[spec.name] = _Reservation(spec.name, bundle, replicas, group, limit_s)
+        self._reservations[spec.name] = _Reservation(spec.name, bundle, replicas, strategy, group, limit_s)
 
     async def _wait_for_groups(self, print_line: Callable[[str], None], stopped: asyncio.Event) -> None:
         started = time.monotonic()

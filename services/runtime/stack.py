@@ -79,7 +79,9 @@ class Stack:
         the launcher's processes may use; default: the cores of this host.
         """
         names = {spec.name for spec in (config.servers if here is None else here)}
-        self.config = with_replicas(with_ports(config), names, None if launcher is None else cores or usable_cores())
+        if launcher is not None and cores is None:
+            cores = usable_cores()
+        self.config = with_replicas(with_ports(config), names, cores)
         self.keys = keys
         self.folder = folder
         lag = LoopLag()

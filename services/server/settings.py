@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, SecretStr, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+)
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json
@@ -38,7 +47,7 @@ class RayResources(BaseModel):
     """Only these GPUs are visible to the replica; null: as many as its engines need."""
     memory: int = Field(default=0, ge=0)
     """Bytes. Ray does not enforce them."""
-    custom: dict[str, float] = {}
+    custom: dict[str, NonNegativeFloat] = {}
     """Resources that were named when the hosts' Ray nodes were started, such as {sandbox: 1}."""
     strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How Ray places the replicas: on as many or on as few hosts as possible; STRICT: or not at all."""

@@ -37,13 +37,26 @@ def test_a_cluster_that_scales_grows_for_what_the_servers_reserve(tmp_path: Path
         assert run.ended() == 0
 
 
-def test_what_the_cluster_never_has_is_one_line(gpu_cluster: Node, tmp_path: Path) -> None:
-    overrides = (f"+{MODEL}.resources={{num_gpus: 8, custom: {{sandbox: 1}}}}", "+ready_timeout_s=5")
+@pytest.mark.parametrize(
+    ("resources", "replicas", "needed"),
+    [
+        (
+            "{num_gpus: 8, custom: {sandbox: 1}}",
+            1,
+            "8 GPU, 1 sandbox (no host has that much); free on the cluster's 1 host: 4 of 4 GPU, 0 of 0",
+        ),
+        ("{num_gpus: 1, strategy: STRICT_SPREAD}", 2, "2 x 1 GPU on different hosts (STRICT_SPREAD); free"),
+    ],
+)
+def test_what_the_cluster_never_has_is_one_line(
+    resources: str, replicas: int, needed: str, gpu_cluster: Node, tmp_path: Path
+) -> None:
+    overrides = (f"+{MODEL}.resources={resources}", f"+{MODEL}.replicas={replicas}", "+ready_timeout_s=5")
     with Run(tmp_path, gpu_cluster.address, *overrides, config=MODEL_ONLY) as run:
         assert run.ended() == 1
         line = run.output.splitlines()[-1]
         assert "policy_model: the Ray cluster has not placed it within 5 s" in line
-        assert "8 GPU, 1 sandbox (no host has that much); free on the cluster's 1 host: 4 of 4 GPU, 0 of 0" in line
+        assert needed in line
         assert "Traceback" not in run.output
 
 

@@ -81,6 +81,20 @@ async def test_collections_and_their_failures_are_listed(stack: Stack) -> None:
     assert [row.time for row in live.failures] == [1.0, 2.0, 3.0]
 
 
+async def test_of_several_collectors_only_the_failures_are_listed(stack: Stack) -> None:
+    link = RegistryClient(stack.client.transport, stack.head_url, stack.keys)
+    status = CollectionProgress(5).status("running")
+    for number in range(20):
+        part = Collection(
+            output=f"/c.shard-{number}.jsonl", status=status, failures=[failure(10 + number)], is_part=True
+        )
+        await link.report_collection(part)
+        await link.report_collection(Collection(output="/c.jsonl", status=status, failures=[]))
+    live = await snapshot(stack)
+    assert [one.output for one in live.collections if one.output.startswith("/c")] == ["/c.jsonl"]
+    assert {10 + number for number in range(20)} <= {row.time for row in live.failures}
+
+
 def failure(time: float) -> FailureRow:
     return FailureRow(
         task_index=0,

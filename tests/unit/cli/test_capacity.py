@@ -90,6 +90,12 @@ def test_exactly_one_of_episodes_in_flight_and_episodes_per_second_is_expected(g
         run([*given, "--model-latency-s", "1", "--turns", "2"])
 
 
+@pytest.mark.parametrize("given", [["--turns", "2" + 400 * "0"], ["--turns", "2", "--environment-ms", "inf"]])
+def test_numbers_without_a_result_are_refused(given: list[str]) -> None:
+    with pytest.raises(OperatorError, match=r"too large|finite"):
+        run(["--in-flight", "10", "--model-latency-s", "1", *given])
+
+
 def test_costs_of_the_users_own_hosts_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs.json"
     path.write_bytes(orjson.dumps(COSTS.model_dump()))
