@@ -144,7 +144,11 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = {**await self._converted_body(self.complete(request, call)), "stream": True, "stream_options": {"include_usage": True}}
+        body = {
+            **await self._converted_body(self.complete(request, call)),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
         chunks = await self._chunks(body, request_context)
         return request_context.streamed(streaming.converted(chunks, events, streaming.event_reporter(self.name, call)))

@@ -58,7 +58,7 @@ item = st.one_of(
     st.builds(lambda output: {"type": "function_call_output", "call_id": "c", "output": output}, prompts),
 )
 turns = st.lists(st.tuples(st.booleans(), st.lists(item, max_size=3), st.booleans()), max_size=6)
-"""For each turn: whether the previous one is taken back first, what is added, and whether it is also streamed before."""
+"""For each turn: whether the previous one is taken back first, what is added, and whether it is also streamed."""
 params = st.sampled_from([{}, {"instructions": "i", "tools": [CALL]}, {"stream": False, "metadata": {"a": "b"}}])
 
 

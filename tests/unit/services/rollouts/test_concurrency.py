@@ -15,7 +15,6 @@ import pytest
 from rollyard.records.activity import EngineLoad, ModelLoad
 from rollyard.services.rollouts.concurrency import Concurrency
 
-
 SEEDS = (1, 2)
 
 
@@ -204,7 +203,7 @@ def test_where_all_limits_are_as_good_the_limit_stays_where_the_model_is_busy(dr
     engine, controller = Engine(4, latency_s=0.1, think_s=0.1, jitter=0.9, drift=drift), Concurrency(4096)
     for _ in range(12):
         collect(engine, controller, 300)
-        assert 6 <= controller.limit
+        assert controller.limit >= 6
 
 
 @pytest.mark.parametrize("reports", [False, True])
