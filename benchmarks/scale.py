@@ -3,7 +3,7 @@
 The environment has one empty tool; the model endpoint has almost no CPU cost and a fixed latency. Rates and CPU are
 those between 20 % and 80 % of all turns. It also measures the costs from which `ng_capacity` calculates, and compares
 what they predict with points that were measured. `--write docs/scale.md` updates the tables of that page and
-`cli/capacity.json`; `--costs FILE` writes only the costs, for hosts of your own.
+`services/config/costs.json`; `--costs FILE` writes only the costs, for hosts of your own.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from benchmarks.processes import open_files, rss_mb
 from benchmarks.tables import markdown, table, verdict, write_between
 from rollyard.cli.capacity import (
     EXAMPLE,
-    MEASURED,
     CapacityOptions,
-    Costs,
     Hosts,
     Load,
-    Measured,
     capacity,
     report,
 )
 from rollyard.cli.options import read_options
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, refuse
+from rollyard.services.config.costs import MEASURED, Costs, Measured
 
 KINDS = {"agent": "agent", "model": "model server", "environment": "environment", "collector": "collector"}
 """Name of a process -> what the tables call it."""
@@ -417,7 +415,9 @@ def host_cpu(point: Point) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are not representative")
-    parser.add_argument("--write", type=Path, help="page whose tables to replace; also rewrites cli/capacity.json")
+    parser.add_argument(
+        "--write", type=Path, help="page whose tables to replace; also rewrites services/config/costs.json"
+    )
     parser.add_argument("--costs", type=Path, help="file for the costs, for ng_capacity --costs FILE")
     parser.add_argument("--in-flight", type=int, nargs="+", help="episodes in flight (default: 64 512 4096 10000)")
     parser.add_argument("--rounds", type=int, help="measurements of what the CPU limits; the best counts (default: 2)")

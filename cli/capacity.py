@@ -21,59 +21,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.script import EXIT_DONE
+from rollyard.services.config.costs import MEASURED, Measured, read_costs
 
 EXAMPLE = "ng_capacity --in-flight 10000 --model-latency-s 2 --turns 20 --tokens-per-turn 400 --environment-ms 5"
-MEASURED = Path(__file__).with_name("capacity.json")
-"""The costs that are used without --costs."""
 OWN_FILES = 100
 """Files of a process without episodes: libraries, logs, the head's connection."""
 TURN_BYTES = 300
 """What JSON adds to the text of a turn: a tool call, its result, and their keys."""
-
-
-class Costs(BaseModel):
-    """What an episode costs one kind of process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    episode_ms: float = Field(ge=0)
-    turn_ms: float = Field(ge=0)
-    kb_ms: float = Field(ge=0)
-    """CPU per kB that is sent to the model: each call sends the whole conversation."""
-    base_mb: float = Field(ge=0)
-    """Memory of a process without episodes."""
-    episode_kb: float = Field(ge=0)
-    """Memory of an episode in flight with a short conversation."""
-    copies: float = Field(ge=0)
-    """How many times the bytes of a conversation are in memory."""
-    files: float = Field(ge=0)
-    """Open files per episode in flight."""
-
-
-class Measured(BaseModel):
-    """Costs that `python -m benchmarks.scale` measured on one host."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    measured: str
-    """When, where, and which commit."""
-    agent: Costs
-    model: Costs
-    environment: Costs
-    collector: Costs
-
-    def kinds(self) -> dict[str, Costs]:
-        return {
-            "agent": self.agent,
-            "model server": self.model,
-            "environment": self.environment,
-            "collector": self.collector,
-        }
 
 
 class Load(BaseModel):
@@ -147,10 +106,7 @@ class Capacity(BaseModel):
 
 def capacity(load: Load, hosts: Hosts, measured: Measured) -> Capacity:
     kinds = measured.kinds()
-    cpu_s = {
-        name: (costs.episode_ms + load.turns * costs.turn_ms + load.sent_kb * costs.kb_ms) / 1000
-        for name, costs in kinds.items()
-    }
+    cpu_s = {name: costs.cpu_ms(load.turns, load.sent_kb) / 1000 for name, costs in kinds.items()}
     cpu_s["environment"] += load.turns * load.environment_ms / 1000
     turn_s = load.model_latency_s + sum(cpu_s.values()) / load.turns
     if load.in_flight is not None:
@@ -255,18 +211,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print("\n".join(report(found, hosts)))
     return EXIT_DONE
-
-
-def read_costs(path: Path) -> Measured:
-    try:
-        return Measured.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise OperatorError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValidationError as error:
-        raise OperatorError(
-            f"{path} does not hold costs of `python -m benchmarks.scale --costs FILE`: "
-            f"{error.errors()[0]['msg']} ({'.'.join(map(str, error.errors()[0]['loc']))})"
-        ) from error
 
 
 def report(found: Capacity, hosts: Hosts) -> list[str]:

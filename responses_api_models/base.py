@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -44,6 +44,7 @@ from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint, unsealed
 from rollyard.services.responses.response_validity import offered, sendable_items
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.runtime.process_setup import available_memory
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import REDACTED, ServerSettings, settings_argument
 
@@ -57,7 +58,7 @@ class ModelServer(Server, Generic[S]):
     `stop_sequence`. Otherwise, messages in Anthropic's format are cut at the first one."""
     keeps_input: ClassVar[bool] = False
     """Whether `responses` leaves its request's parameters and items unchanged. Those of an episode are then parsed
-    once, and later calls get the same objects."""
+    once, and later calls get the same objects; once `episode_of(call).converted` is set, only the new items."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -66,7 +67,9 @@ class ModelServer(Server, Generic[S]):
 
     def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
-        self.__recent = RecentRequests(keeps_input=self.keeps_input)
+        self.__recent = RecentRequests(
+            keeps_input=self.keeps_input, max_bytes=min(int(KEPT_SHARE * available_memory()[1]), MAX_KEPT_BYTES)
+        )
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
         anthropic = AnthropicApi(self.responses, self.stream_responses, self.count_tokens, passes_stop=self.passes_stop)
@@ -111,6 +114,13 @@ class ModelServer(Server, Generic[S]):
     def episode_of(self, call: RawRequest) -> EpisodeInput | None:
         """Return what is kept of the episode that the call belongs to; None if it names none."""
         return self.__recent.find(call)
+
+    def complete(self, request: Json, call: RawRequest) -> Json:
+        """Return the request with all its items, also if it got only those since `episode_of(call).converted`."""
+        episode = self.episode_of(call)
+        if episode is None or episode.converted is None or episode.items is not request.get("input"):
+            return request
+        return {**request, "input": episode.complete()["input"]}
 
     def models(self) -> list[str]:
         """Return the model names for `GET /v1/models`."""
@@ -219,9 +229,15 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
     return RawResponse(events(answer), content_type=SSE, headers=headers)
 
 
-KEPT_BYTES = 64 << 20
-"""Total size of the requests that are kept; with their parsed items, they take up to seven times as much memory. The
-episodes that were silent for the longest time are forgotten first."""
+KEPT_SHARE, MAX_KEPT_BYTES = 1 / 16, 2 << 30
+"""The memory of the requests that are kept, at most: this share of the host's, and so many bytes. The episodes that
+were silent for the longest time are forgotten first."""
+SILENT_S = 900.0
+"""An episode that was silent for so long is forgotten."""
+PARSED = 6
+"""Memory of parsed items in bytes per byte of their JSON: that of token ids and logprobs, which is the most."""
+EPISODE_BYTES = 8 << 10
+"""Memory of an episode in addition to its bytes: parsed parameters, with tools, and the new items."""
 _HEADER = EPISODE_HEADER.encode()
 _END = b"]}"
 """The end of a request whose last parameter is a list."""
@@ -242,8 +258,14 @@ class EpisodeInput:
     params: Json = field(default_factory=dict)
     """All parameters but the input, if it can be continued."""
     items: list[Any] = field(default_factory=list)
-    converted: object = None
-    """What the model server made of `params` and `items`."""
+    """The input as the last request got it: all items, or those since `converted`."""
+    count: int = 0
+    """Number of all items."""
+    converted: Sized | None = None
+    """What the model server made of the request, with its size in bytes. Parsed items take several times the memory of
+    their text, so they are not kept any more."""
+    counted: int = 0
+    """The memory with which the episode counts."""
 
     @property
     def body(self) -> bytes:
@@ -260,8 +282,16 @@ class EpisodeInput:
                 return None
             if not items or added[:1] != b",":
                 return None
-            self.items = [*self.items, *items]
+            self.items = items if self.converted is not None else [*self.items, *items]
             self.text = body[: -len(_END)]
+            self.count += len(items)
+        elif self.converted is not None:
+            self.items = []
+        return {**self.params, "input": self.items}
+
+    def complete(self) -> Json:
+        """Return the whole request, parsed again, from which a model server can start anew."""
+        self.converted, self.items = None, orjson.loads(self.body)["input"]
         return {**self.params, "input": self.items}
 
     def begin(self, body: bytes, request: Json, *, keep: bool) -> None:
@@ -272,14 +302,16 @@ class EpisodeInput:
         self.text = body[: -len(_END)] if self.is_open else body
         self.params = {key: value for key, value in request.items() if key != "input"} if self.is_open else {}
         self.items = given if self.is_open and isinstance(given, list) else []
+        self.count = len(self.items)
         self.converted = None
 
 
 class RecentRequests:
     """The last request of each episode, for those who watch it and for its next request."""
 
-    def __init__(self, *, keeps_input: bool) -> None:
+    def __init__(self, *, keeps_input: bool, max_bytes: int) -> None:
         self._keeps_input = keeps_input
+        self._max_bytes = max_bytes
         self._requests: OrderedDict[str, EpisodeInput] = OrderedDict()
         self._bytes = 0
 
@@ -291,7 +323,6 @@ class RecentRequests:
         """Return the request, and remember it if it names its episode. Raises Failure bad_request if it is invalid."""
         episode = call.header(_HEADER)
         known = None if episode is None else self._requests.get(episode)
-        before = 0 if known is None else len(known.text)
         request = None if known is None else known.continued(call.body)
         if request is None:
             request = call.json()
@@ -305,12 +336,21 @@ class RecentRequests:
             known.begin(call.body, request, keep=self._keeps_input)
         assert known is not None
         known.turn += 1
-        known.at = time.monotonic()
+        known.at = now = time.monotonic()
         self._requests.move_to_end(episode)  # type: ignore[arg-type]
-        self._bytes += len(known.text) - before
-        while self._bytes > KEPT_BYTES and len(self._requests) > 1:
-            _, oldest = self._requests.popitem(last=False)
-            self._bytes -= len(oldest.text)
+        size = EPISODE_BYTES + len(known.text)
+        if known.converted is not None:
+            size += len(known.converted)
+        elif known.is_open:  # a first request is about to be converted
+            size += (PARSED if known.turn > 1 else 1) * len(known.text)
+        self._bytes += size - known.counted
+        known.counted = size
+        while len(self._requests) > 1:
+            oldest = next(iter(self._requests.values()))
+            if self._bytes <= self._max_bytes and now - oldest.at < SILENT_S:
+                break
+            self._requests.popitem(last=False)
+            self._bytes -= oldest.counted
         return request
 
     async def of_episode(self, episode: str) -> Json:

@@ -103,7 +103,7 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is None and self._special_tokens.allowed:
             sent = await self._encoded_body(request, self.episode_of(call))
             return request_context.answered(await self.upstream.post("/chat/completions", sent, read, request_context))
-        body = await self._converted_body(request)
+        body = await self._converted_body(self.complete(request, call))
         if self._turns is not None:
             completion = await self._turns.make(body, request_context)
             return request_context.answered(conversion.encoded_response(completion, request, self._dialect))
@@ -112,15 +112,18 @@ class ChatEngineModel(ModelServer[S]):
 
     async def _encoded_body(self, request: Json, episode: EpisodeInput | None) -> bytes:
         """Return the encoded chat request. Of an episode's input, only what is new is converted and encoded."""
-        known = None if episode is None or episode.items is not request.get("input") else episode.converted
-        if isinstance(known, EncodedChat) and known.add(request["input"], self._dialect):
-            encoded = known.body  # before another call of the episode can add to it
-            await self.trainer.check_seed(known.params)
-            return encoded
+        if episode is not None and episode.items is not request.get("input"):
+            episode = None  # the call came in another format
+        if episode is not None and isinstance(known := episode.converted, EncodedChat):
+            if known.add(request["input"], episode.count, self._dialect):
+                encoded = known.body  # before another call of the episode can add to it
+                await self.trainer.check_seed(known.params)
+                return encoded
+            request = episode.complete()
         body = await self._converted_body(request)
         messages = without_traces(body.pop("messages"))
         chat = EncodedChat(body, messages, request)
-        if episode is not None and episode.items is request["input"]:
+        if episode is not None and episode.items is request["input"]:  # no other call has come meanwhile
             episode.converted = chat
         return chat.body
 
@@ -141,7 +144,11 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = {**await self._converted_body(request), "stream": True, "stream_options": {"include_usage": True}}
+        body = {
+            **await self._converted_body(self.complete(request, call)),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
         chunks = await self._chunks(body, request_context)
         return request_context.streamed(streaming.converted(chunks, events, streaming.event_reporter(self.name, call)))
@@ -247,20 +254,27 @@ class EncodedChat:
         self._offered = offered(request.get("tools"))
         self._ends_in_turn = _ends_in_turn(messages)
 
+    def __len__(self) -> int:
+        return len(self._head) + len(self._messages)
+
     @property
     def body(self) -> bytes:
         return b"%b%b]}" % (self._head, self._messages)
 
-    def add(self, items: list[Any], dialect: Dialect) -> bool:
-        """Add what follows the items so far. Return False if it may continue the last message of the model."""
-        if self._ends_in_turn:
+    def add(self, items: list[Any], count: int, dialect: Dialect) -> bool:
+        """Add the last items of `count`. Return False if others are missing, if they may continue the last message of
+        the model, or if they become no message.
+        """
+        if count - len(items) != self._items or (items and self._ends_in_turn):
             return False
-        new = sendable_items(items[self._items :], self._offered)
-        if messages := without_traces(conversion.to_messages(new, dialect, self._items)):
+        if not items:
+            return True
+        messages = without_traces(conversion.to_messages(sendable_items(items, self._offered), dialect, self._items))
+        if messages:
             self._messages += b"," + encode_request(messages)[1:-1]
-            self._items = len(items)
+            self._items = count
             self._ends_in_turn = _ends_in_turn(messages)
-        return True
+        return bool(messages)
 
 
 def _ends_in_turn(messages: list[Json]) -> bool:

@@ -10,27 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollyard.records.terminal import pluralize
+from rollyard.services.config.costs import MEASURED, read_costs
 from rollyard.services.config.run_config import RunConfig
 
-TURNS_PER_S = {"responses_api_models": 5000, "agents": 5500, "resources_servers": 10_000}
-"""Turns that one process of each family carries in a second, measured with benchmarks/turns.py; of environments, 14,000
-with Sokoban's, and fewer if they compute more."""
-COLLECTOR_TURNS_PER_S = 25_000
+TURNS, SENT_KB = 6, 12.0
+"""The episode for whose costs the cores are shared out: that of benchmarks/scale.py, in which calls are short."""
 
 
 def with_replicas(config: RunConfig, here: Container[str], cores: float | None) -> RunConfig:
     """Return the config with the number of processes that `replicas: auto` stands for, and a note for each such server.
 
-    The cores are shared out among the servers that start `here` by what a turn costs in each family, and equally within
-    a family, so that all processes together use about as many cores as there are. Every server has at least one
-    process, and only one if `cores` is None: then all servers share a process.
+    The cores are shared out among the servers that start `here` by what a turn costs in each family, without an
+    environment's own computing, and equally within a family, so that all processes together use about as many cores as
+    there are. Every server has at least one process, and only one if `cores` is None: then all servers share a process.
     """
     sharing = [spec for spec in config.servers if spec.name in here and spec.external_url is None]
     if not any(spec.is_auto for spec in sharing):
         return config
     count = Counter(spec.family for spec in sharing)
-    cost = {family: 1 / TURNS_PER_S[family] for family in count}
-    cores_per_cost = (cores or 0.0) / (sum(cost.values()) + 1 / COLLECTOR_TURNS_PER_S)
+    measured = read_costs(MEASURED)
+    kinds = {
+        "responses_api_models": measured.model,
+        "agents": measured.agent,
+        "resources_servers": measured.environment,
+    }
+    cost = {family: kinds[family].cpu_ms(TURNS, SENT_KB) for family in count}
+    cores_per_cost = (cores or 0.0) / (sum(cost.values()) + measured.collector.cpu_ms(TURNS, SENT_KB))
     replicas = {family: max(1, round(cores_per_cost * cost[family] / count[family])) for family in count}
     chosen = {spec.name: replicas[spec.family] for spec in sharing if spec.is_auto}
     why = "all servers share one process"

@@ -11,11 +11,14 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
+import rollyard
 from rollyard.analysis.viewer.token_texts import load_tokenizer
 from rollyard.records.activity import LOAD_PATH, ModelLoad
 from rollyard.records.data_files import INSTALLED
+from rollyard.records.rollout_file import read_status
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.rollouts.concurrency import START
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, SLOTS, WAITING, Engine
 from tests.support.commands import command, config, ng_run
@@ -46,13 +49,13 @@ def constrained(**settings: Any) -> Json:
     return {"policy_model": {"responses_api_models": {"vllm_model": chosen}}}
 
 
+def config_tree(engine: Engine, **settings: Any) -> Any:
+    parts = [OmegaConf.load(INSTALLED / path) for path in (MODEL, ENVIRONMENT)]
+    return OmegaConf.to_container(OmegaConf.merge(*parts, constrained(**settings), policy(engine)))
+
+
 def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
-    tree = OmegaConf.merge(
-        *(OmegaConf.load(INSTALLED / path) for path in (MODEL, ENVIRONMENT)), constrained(**settings)
-    )
-    plain: Any = OmegaConf.to_container(tree)
-    exported = [f"{key}={value}" for key, value in policy(engine).items()]
-    return load_config(*exported, config=plain, tmp_path=folder)
+    return load_config(config=config_tree(engine, **settings), tmp_path=folder)
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +195,21 @@ async def test_the_load_of_the_engine_is_that_of_its_model_server(engine: Engine
             rollout.cancel()
         await asyncio.gather(*rollouts, return_exceptions=True)
         await asyncio.to_thread(eventually, "aborted", lambda: engine.gauge(RUNNING) + engine.gauge(WAITING) == 0)
+
+
+async def test_automatic_concurrency_grows_and_measures_every_rollout(engine: Engine, tmp_path: Path) -> None:
+    rows = [orjson.loads(line) for line in EXAMPLES.read_bytes().splitlines()]
+    out, repeats, found = tmp_path / "rollouts.jsonl", 20, 0
+    async with rollyard.stack(config_tree(engine), colocate=True, folder=tmp_path) as stack:
+        call = rollyard.collect(stack, rows, out, num_repeats=repeats, num_samples_in_parallel="auto")
+        collection = asyncio.create_task(call)
+        while not collection.done():
+            await asyncio.wait([collection], timeout=0.1)
+            status = read_status(out)
+            found = max(found, (status and status.concurrency) or 0)
+        assert (await collection).state == "complete"
+    assert found > START
+    assert keys_of(read_rows(out)) == [(task, repeat) for task in range(len(rows)) for repeat in range(repeats)]
 
 
 async def test_cancelled_rollouts_leave_no_request_in_the_engine(engine: Engine, tmp_path: Path) -> None:

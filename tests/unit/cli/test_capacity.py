@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from benchmarks.scale import KINDS, Found, Play, Point
-from rollyard.cli.capacity import MEASURED, Costs, Hosts, Load, Measured, capacity, read_costs, run
+from rollyard.cli.capacity import Hosts, Load, capacity, run
 from rollyard.records.errors import OperatorError
+from rollyard.services.config.costs import MEASURED, Costs, Measured, read_costs
 
 AGENT = Costs(episode_ms=1.0, turn_ms=0.2, kb_ms=0.01, base_mb=60.0, episode_kb=30.0, copies=3.0, files=3.0)
 MODEL = Costs(episode_ms=0.5, turn_ms=0.3, kb_ms=0.02, base_mb=70.0, episode_kb=10.0, copies=4.0, files=2.0)

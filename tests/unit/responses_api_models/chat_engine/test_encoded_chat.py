@@ -57,8 +57,8 @@ item = st.one_of(
     ),
     st.builds(lambda output: {"type": "function_call_output", "call_id": "c", "output": output}, prompts),
 )
-turns = st.lists(st.tuples(st.booleans(), st.lists(item, max_size=3)), max_size=6)
-"""For each turn: whether the previous one is taken back first, and what is added."""
+turns = st.lists(st.tuples(st.booleans(), st.lists(item, max_size=3), st.booleans()), max_size=6)
+"""For each turn: whether the previous one is taken back first, what is added, and whether it is also streamed."""
 params = st.sampled_from([{}, {"instructions": "i", "tools": [CALL]}, {"stream": False, "metadata": {"a": "b"}}])
 
 
@@ -78,12 +78,14 @@ async def post(server: Server, body: bytes, episode: str | None = "e1") -> int:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(params, st.booleans(), turns)
 async def test_a_conversation_that_grows_reaches_the_engine_as_if_it_was_sent_at_once(
-    given_params: Json, strict: bool, grown: list[tuple[bool, list[Json]]]
+    given_params: Json, strict: bool, grown: list[tuple[bool, list[Json], bool]]
 ) -> None:
     async with served(strict_tools=strict) as (fake, server):
         conversation, before = [USER], [USER]
-        for goes_back, added in [(False, []), *grown]:
+        for goes_back, added, streams in [(False, [], False), *grown]:
             before, conversation = conversation, (before if goes_back else conversation) + added
+            if streams:
+                await post(server, orjson.dumps({**given_params, "stream": True, "input": conversation}))
             body = orjson.dumps({**given_params, "input": conversation})
             statuses = await post(server, body), await post(server, body, None)
             assert statuses == (200, 200)
@@ -121,6 +123,24 @@ async def test_calls_of_one_episode_at_the_same_time_keep_their_own_conversation
         looked_up = [0]
         await post(server, orjson.dumps({"input": given[2]}))
         assert [request["messages"] for request in fake.requests] == [given[1], given[0], given[2]]
+
+
+async def test_what_a_streamed_call_of_the_episode_added_is_not_lost() -> None:
+    async with served() as (fake, server):
+        conversation = [USER]
+        for stream in (False, True, False, False, True):
+            await post(server, orjson.dumps({"stream": stream, "input": conversation}))
+            assert fake.requests[-1]["messages"] == conversation
+            conversation = [*conversation, {"role": "user", "content": str(stream)}]
+
+
+async def test_an_item_that_cannot_be_converted_is_refused_also_by_later_calls() -> None:
+    odd = {"role": "juror", "content": "guilty"}
+    async with served() as (fake, server):
+        assert await post(server, orjson.dumps({"input": [USER]})) == 200
+        for more in ([], [], [USER], []):
+            assert await post(server, orjson.dumps({"input": [USER, odd, *more]})) == 400
+        assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("cut", ["", "}"])
