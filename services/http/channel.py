@@ -328,7 +328,7 @@ class Channels:
         try:
             with contextlib.suppress(ConnectFailed, TimeoutError):
                 channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
-                async with self._lag.timeout(OPEN_S):
+                with self._lag.timeout(OPEN_S):
                     if await channel.open(target, headers):
                         # The calls of a silent channel wait on, as the peer may be slow and not gone.
                         if (before := self._channels.get(peer)) is not None:

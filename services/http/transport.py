@@ -281,11 +281,12 @@ class LocalTransport:
         app, answer = mounted
         path = url[slash:]
         try:
-            if answer is not None and method == "POST":
-                response = await self._lag.within(timeout_s, answer(path, body, headers))
-                if response is not None:
-                    return response
-            return await self._lag.within(timeout_s, _call(app, method, path, body, headers))
+            with self._lag.timeout(timeout_s):
+                if answer is not None and method == "POST":
+                    response = await answer(path, body, headers)
+                    if response is not None:
+                        return response
+                return await _call(app, method, path, body, headers)
         except Failure:
             raise
         except TimeoutError as error:
