@@ -59,6 +59,9 @@ OFFER = "x-rollyard-channel"
 ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
 REQUEST, RESPONSE, CANCEL, NOT_SERVED, BROKEN = range(5)
 FRAME = struct.Struct("!IIBHI")
+FULL = 503
+"""Status of a NOT_SERVED frame if it is so only for the moment."""
+MAX_NOT_SERVED = 1024
 MAX_REQUEST_BYTES = 1 << 20
 """Larger requests use HTTP, so that they do not hold up the others."""
 MAX_HEAD_BYTES = 16 << 10
@@ -152,10 +155,11 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class _Call:
-    __slots__ = ("pending", "timer", "until")
+    __slots__ = ("pending", "target", "timer", "until")
     timer: asyncio.TimerHandle
 
-    def __init__(self, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
+    def __init__(self, target: str, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
+        self.target = target
         self.pending = pending
         self.until = until
 
@@ -168,6 +172,8 @@ class Channel(FrameProtocol):
         self._budget = budget
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
+        self.not_served: set[str] = set()
+        """Targets for which the server has no route that a channel can use."""
         self._received = 0.0
         self._retired = False
         self._answer = b""
@@ -193,7 +199,7 @@ class Channel(FrameProtocol):
         Raises TimeoutError, or InvalidResponse if the connection breaks.
         """
         number = next(self._numbers) & 0xFFFFFFFF
-        call = self._calls[number] = _Call(self._loop.create_future(), self._lag.now() + timeout_s)
+        call = self._calls[number] = _Call(target, self._loop.create_future(), self._lag.now() + timeout_s)
         call.timer = self._loop.call_later(timeout_s, self._expire, number)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
@@ -239,6 +245,8 @@ class Channel(FrameProtocol):
             headers, cookies = _response_head(head)
             self._budget.run(_settle, call.pending, HttpResponse(status, headers, body, cookies))
         elif kind == NOT_SERVED:
+            if status != FULL and len(self.not_served) < MAX_NOT_SERVED:
+                self.not_served.add(call.target)
             self._budget.run(_settle, call.pending, None)
         else:
             _fail(call, InvalidResponse("the server failed while it responded"))
@@ -300,6 +308,8 @@ class Channels:
         """Return the channel for a request; None if it has to use HTTP."""
         channel = self._channels.get((target.host, target.port))
         if channel is None or not channel.is_usable or len(body) > MAX_REQUEST_BYTES:
+            return None
+        if target.request_target in channel.not_served:
             return None
         is_short = isinstance(headers, SentHeaders) and len(headers.block) <= MAX_HEAD_BYTES
         return channel if is_short else None
@@ -415,7 +425,7 @@ class ServedChannel(FrameProtocol):
         if self.closed or number in self._tasks:
             return
         if self._shared.is_full:
-            self.write(number, NOT_SERVED)  # over HTTP, the listener rejects it
+            self.write(number, NOT_SERVED, FULL)  # over HTTP, the listener rejects it
             return
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)
