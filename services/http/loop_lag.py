@@ -157,7 +157,7 @@ class LoopLag:
 class LagAwareTimeout:
     """Cancels the enclosed task on expiry and raises TimeoutError. Does not count time while the loop is blocked."""
 
-    __slots__ = ("_cancelling", "_expired", "_lag", "_task", "_timer", "_until")
+    __slots__ = ("__weakref__", "_cancelling", "_expired", "_lag", "_task", "_timer", "_until")
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag
