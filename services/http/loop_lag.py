@@ -182,9 +182,7 @@ class LagAwareTimeout:
         self._lag.watch(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lag.forget(self)
         if self._timer is not None:
             self._timer.cancel()
