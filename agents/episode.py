@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol, TypeGuard, cast
@@ -143,10 +143,10 @@ class Episode:
         self.timings.add("model", self._state.finish("model", started))
         self.timings.model_calls += 1
         self._turn_calls = 0
-        parsed = read_response(body, self._model.server)
-        response = cast(Response, {**parsed, "output": read_items(parsed["output"])})
-        self.conversation.add(response)
-        return ModelTurn(response)
+        response = read_response(body, self._model.server)
+        response["output"] = read_items(response["output"])
+        self.conversation.add(cast(Response, response))
+        return ModelTurn(cast(Response, response))
 
     async def call(self, call: ResponseItem) -> ToolAnswer:
         """Run one tool call in the environment and append its result. An invalid call results in an error message, and
@@ -187,22 +187,14 @@ class Episode:
             if isinstance(parameters, dict):
                 expected = f"Expected a JSON object with {orjson.dumps(parameters.get('properties')).decode()[:2000]}."
             return error_answer(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
-        if mcp is not None:
-            return await self._answered(lambda: mcp.call(name, orjson.loads(body)))
-        return await self._answered(lambda: self._post_tool(name, body))
-
-    async def _post_tool(self, name: str, body: bytes) -> ToolAnswer:
-        return answer_of(await self._environment.send(f"/{name}", body, self._tool_timeout_s), self._environment.server)
-
-    async def _answered(self, call: Callable[[], Awaitable[ToolAnswer]]) -> ToolAnswer:
-        """Return the answer of a tool, or a message for the model if a tool of another framework exceeds the timeout.
-
-        Such a timeout is not a failure: a model could otherwise get another attempt with a call that takes too long.
-        Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
-        """
         try:
-            return await call()
+            if mcp is not None:
+                return await mcp.call(name, orjson.loads(body))
+            answer = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
+            return answer_of(answer, self._environment.server)
         except Failure as failure:
+            # Not a failure, because a model could otherwise get another attempt with a call that takes too long.
+            # Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
             if failure.kind is FailureKind.TIMEOUT and self._environment.foreign:
                 return error_answer(f"The tool did not respond within {self._tool_timeout_s:g} s.")
             raise
@@ -365,13 +357,19 @@ def arguments_body(arguments: str) -> bytes:
 
 
 class Conversation:
-    """The messages and tools of one episode. Items are plain JSON objects, which are not validated."""
+    """The messages and tools of one episode. Items are plain JSON objects, which are not validated.
+
+    Each is encoded once, so an item of `start` or of `params` can be replaced, but not changed in place.
+    """
 
     def __init__(self, params: Json, row: Json | None = None) -> None:
         """`row` is the dataset row that contains `params`, for messages about it."""
         start = params.get("input")
         self._sent: list[bytes] = []
         """What follows `start` in the next request, encoded once."""
+        self._head = b""
+        """What precedes it, encoded once from `_head_of`."""
+        self._head_of: tuple[Json, list[ResponseItem]] = {}, []
         self._with_tokens: dict[int, ResponseItem] = {}
         """Items of the last turn in `_sent` that hold tokens."""
         self._tools = offered(params.get("tools"))
@@ -418,11 +416,13 @@ class Conversation:
 
         Raises Failure malformed_answer if it cannot be encoded as JSON.
         """
-        params = {key: value for key, value in self.params.items() if key != "input"}
-        before = _encoded({**params, "input": self.start})[:-2]
+        if not self._head or self._head_of != (self.params, self.start):
+            params = {key: value for key, value in self.params.items() if key != "input"}
+            self._head = _encoded({**params, "input": self.start})[:-2]
+            self._head_of = {**self.params}, [*self.start]
         if not self.start and self._sent:
-            return b"".join((before, b",".join(self._sent), b"]}"))
-        return b",".join((before, *self._sent)) + b"]}"
+            return b"%b%b]}" % (self._head, b",".join(self._sent))
+        return b"%b]}" % b",".join((self._head, *self._sent))
 
     def add(self, response: Response) -> None:
         """Append a model response to the record and, in a format that every engine accepts, to the next request.
@@ -431,14 +431,15 @@ class Conversation:
         """
         self.output.extend(response["output"])
         # The next prompt needs only the last turn's tokens; keeping them all would make requests grow quadratically.
-        for index, item in self._with_tokens.items():
-            self._sent[index] = _encoded(without_tokens(item))
-        self._with_tokens = {}
+        if self._with_tokens:
+            for index, item in self._with_tokens.items():
+                self._sent[index] = _encoded(without_tokens(item))
+            self._with_tokens = {}
         for item in sendable_items(response["output"], self._tools):
             if "generation_token_ids" in item:
                 self._with_tokens[len(self._sent)] = item
             self._sent.append(_encoded(item))
-        self.usage = sum_usage(self.usage, response.get("usage"))
+        add_usage(self.usage, response.get("usage"))
         self.last = response
 
     def answer(self, item: ResponseItem) -> None:
@@ -460,18 +461,19 @@ def without_tokens(item: ResponseItem) -> ResponseItem:
     return cast(ResponseItem, kept)
 
 
-def sum_usage(total: Json, usage: object) -> Json:
-    """Add up the usage of two calls, including nested details. Values that are not numbers are dropped."""
-    total_usage = dict(total)
+def add_usage(total: Json, usage: object) -> None:
+    """Add the usage of a call, including nested details. Values that are not numbers are dropped."""
     for key, value in usage.items() if isinstance(usage, dict) else ():
-        before = total_usage.get(key)
+        before = total.get(key)
         if isinstance(value, dict):
-            total_usage[key] = sum_usage(before if isinstance(before, dict) else {}, value)
-        elif isinstance(value, int | float):
-            total_usage[key] = (before if isinstance(before, int | float) else 0) + value
-    return total_usage
+            if not isinstance(before, dict):
+                before = total[key] = {}
+            add_usage(before, value)
+        elif isinstance(value, _NUMBERS):
+            total[key] = (before if isinstance(before, _NUMBERS) else 0) + value
 
 
+_NUMBERS = (int, float)  # in a tuple: the union of two types is made again by each test
 _PARAMS = "responses_create_params"
 
 

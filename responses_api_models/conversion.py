@@ -365,7 +365,8 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
     """Mark a turn's last item as incomplete if the turn was truncated, and add the message's extra fields to it."""
     if finish_reason in _INCOMPLETE:
         item["status"] = "incomplete"
-    if extra := message.keys() - _ANSWER_MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
+    if not message.keys() <= _ANSWER_MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
+        extra = message.keys() - _ANSWER_MESSAGE_KEYS
         item.update({key: message[key] for key in extra if message[key] and key not in item})
 
 
@@ -445,8 +446,8 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
         "arguments": read_arguments(function.get("arguments")),
         "status": "completed",
     }
-    if extra := call.keys() - _CHAT_CALL_KEYS - item.keys():
-        item.update({key: call[key] for key in extra if call[key] is not None})
+    if not call.keys() <= _CHAT_CALL_KEYS:
+        item |= _beyond(call, _CHAT_CALL_KEYS, item)
     return item
 
 
@@ -567,8 +568,10 @@ def _add_output_item(message: Json, choice: Json, item: Json) -> None:
         message.update(_beyond(item, _ITEM_KEYS, message))
     elif kind == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
-        message.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
+        call: Json = {"id": item["call_id"], "type": "function", "function": function}
+        if not item.keys() <= _ITEM_KEYS:
+            call |= _beyond(item, _ITEM_KEYS, call)
+        message.setdefault("tool_calls", []).append(call)
     elif kind == "reasoning":
         text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
         message["reasoning_content"] = (
@@ -626,7 +629,9 @@ def _add_input_item(messages: list[Json], turn: Json | None, item: Json, index: 
         name, arguments = _required_text(item, "name", index), read_arguments(item.get("arguments", ""))
         call: Json = {"id": _required_text(item, "call_id", index), "type": "function"}
         call["function"] = {"name": name, "arguments": arguments}
-        turn.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
+        if not item.keys() <= _ITEM_KEYS:
+            call |= _beyond(item, _ITEM_KEYS, call)
+        turn.setdefault("tool_calls", []).append(call)
     elif kind == "message":
         _add_content(turn, item, index)
     elif kind == "reasoning":
@@ -866,8 +871,9 @@ def mark_unreadable_tool_call(response: Json) -> None:
     if not response.get("tools") or response.get("status") == "incomplete":
         return  # a truncated call ends the episode with the finish reason of its limit
     items = response["output"]
-    if any(item["type"] == "function_call" for item in items):
-        return
+    for item in items:  # not a generator: most turns begin with a call
+        if item["type"] == "function_call":
+            return
     texts = [part.get("text") or "" for item in items if item["type"] == "message" for part in item["content"]]
     if any(opening in text for text in texts for opening in OPENINGS):
         response["finish_reason"] = UNREADABLE

@@ -23,7 +23,7 @@ import orjson
 from pydantic import Field, field_validator
 
 from rollyard.agents.base import Agent, AgentSettings
-from rollyard.agents.episode import Episode, ModelTurn, sum_usage
+from rollyard.agents.episode import Episode, ModelTurn, add_usage
 from rollyard.agents.program_agent.endpoint import ProgramEndpoint, Visitor
 from rollyard.agents.tools import ToolAnswer
 from rollyard.records.errors import Failure, FailureKind, OperatorError
@@ -183,7 +183,7 @@ class ProgramEpisode(Episode):
         self.conversation.output = cast(list[ResponseItem], recorded.output)
         self.conversation.last = cast(Response, {**recorded.last, "output": []})
         for usage in recorded.usages:
-            self.conversation.usage = sum_usage(self.conversation.usage, usage)
+            add_usage(self.conversation.usage, usage)
         self._run["conversations"] = [conversation.model_dump() for conversation in recorded.conversations]
 
     def outcome(self, program: Program) -> FinishReason:

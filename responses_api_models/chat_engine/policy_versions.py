@@ -63,7 +63,7 @@ class PolicyVersions:
 
     @property
     def has_adapter(self) -> bool:
-        return self.adapter_folder(self.now) is not None
+        return bool(self._checkpoints) and self.adapter_folder(self.now) is not None
 
     @property
     def engine_model(self) -> str:
@@ -127,8 +127,10 @@ class PolicyVersions:
     def difference(self, urls: Iterable[str]) -> str:
         """Return which engines do not have the policy's version, as text; empty if all of them have it."""
         now = self._past[-1]
+        if not self._held and now == self.first:  # the fast path: this runs twice per model call
+            return ""
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
-        if not wrong:  # the fast path: this runs twice per model call
+        if not wrong:
             return ""
         holds = (
             f"{url} has {'unknown weights' if held is None else repr(held)}{self._why.get(url, '')}"

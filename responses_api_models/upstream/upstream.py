@@ -114,7 +114,9 @@ class Upstream:
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
-            sent, named = await self._addressed(body, timeout_s)
+            if (waiting := self.blocked()) is not None:
+                await _wait(waiting, timeout_s)
+            sent, named = self._addressed(body)
             answer = await self._transport.send(
                 "POST", target + request_context.query, sent, self._request_headers(request_context), timeout_s
             )
@@ -139,7 +141,9 @@ class Upstream:
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
             headers = {**self._request_headers(request_context), "accept": "text/event-stream"}
-            sent, named = await self._addressed(body, timeout_s)
+            if (waiting := self.blocked()) is not None:
+                await _wait(waiting, timeout_s)
+            sent, named = self._addressed(body)
             answer, chunks = await self._transport.stream(
                 "POST", target + request_context.query, sent, headers, timeout_s
             )
@@ -177,14 +181,8 @@ class Upstream:
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
 
-    async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
+    def _addressed(self, body: bytes) -> tuple[bytes, str]:
         """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
-        try:
-            if (waiting := self.blocked()) is not None:
-                await asyncio.wait_for(waiting, timeout_s)
-        except TimeoutError:
-            detail = f"the model call waited longer than {timeout_s:g} s for a weight update"
-            raise Failure(FailureKind.TIMEOUT, detail) from None
         if not (name := self.engine_model()):
             return body, ""
         parsed = orjson.loads(body)
@@ -336,6 +334,14 @@ class Upstream:
             return
         log.warning("%s%s", text, f" [and {self._unlogged} more failed attempts]" if self._unlogged else "")
         self._quiet_until, self._unlogged = now + 1.0, 0
+
+
+async def _wait(waiting: Awaitable[None], timeout_s: float) -> None:
+    try:
+        await asyncio.wait_for(waiting, timeout_s)
+    except TimeoutError:
+        detail = f"the model call waited longer than {timeout_s:g} s for a weight update"
+        raise Failure(FailureKind.TIMEOUT, detail) from None
 
 
 def _is_header(name: str, value: str) -> bool:

@@ -20,7 +20,7 @@ from rollyard.services.http.connection_pool import (
     ResponseBody,
     decoders,
 )
-from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
+from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
 
 LINE_BYTES = 16 * 1024
@@ -42,22 +42,22 @@ class AiohttpClient:
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> HttpResponse:
         """Return the complete response. Raises aiohttp.ClientError, TimeoutError, OSError or ValueError."""
-        async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
-            chunks = [chunk async for chunk in self._bounded(response)]
-            return HttpResponse.of(response.status, response.headers.copy(), b"".join(chunks))
+        with self._lag.timeout(timeout_s):
+            async with self._request(method, url, body, headers, proxy) as response:
+                chunks = [chunk async for chunk in self._bounded(response)]
+                return HttpResponse.of(response.status, response.headers.copy(), b"".join(chunks))
 
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], ResponseBody]:
-        timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
-        async with timeout:
+        with self._lag.timeout(timeout_s) as timeout:
             response = await self._request(method, url, body, headers, proxy)
 
         async def chunks() -> AsyncGenerator[bytes]:
             try:
                 chunks = self._bounded(response)
                 while True:
-                    async with self._lag.timeout(timeout.left_s):
+                    with self._lag.timeout(timeout.left_s):
                         chunk = await anext(chunks, None)
                     if chunk is None:
                         return
@@ -160,7 +160,7 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(self, *arguments: Any, **named: Any) -> Any:
         """Return a pooled or new connection. Raises ConnectFailed on timeout."""
         try:
-            async with self._lag.timeout(self._timeout_s):
+            with self._lag.timeout(self._timeout_s):
                 for _ in range(CONNECT_ATTEMPTS):
                     connection = await super().connect(*arguments, **named)
                     if not _has_unexpected_data(connection.protocol):

@@ -57,6 +57,9 @@ UPGRADE = b"rollyard-channel"
 ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
 REQUEST, RESPONSE, CANCEL, NOT_SERVED, BROKEN = range(5)
 FRAME = struct.Struct("!IIBHI")
+FULL = 503
+"""Status of a NOT_SERVED frame if it is so only for the moment."""
+MAX_NOT_SERVED = 1024
 MAX_REQUEST_BYTES = 1 << 20
 """Larger requests use HTTP, so that they do not hold up the others."""
 MAX_HEAD_BYTES = 16 << 10
@@ -153,10 +156,11 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class _Call:
-    __slots__ = ("pending", "timer", "until")
+    __slots__ = ("pending", "target", "timer", "until")
     timer: asyncio.TimerHandle
 
-    def __init__(self, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
+    def __init__(self, target: str, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
+        self.target = target
         self.pending = pending
         self.until = until
 
@@ -169,6 +173,8 @@ class Channel(FrameProtocol):
         self._budget = budget
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
+        self.not_served: set[str] = set()
+        """Targets for which the server has no route that a channel can use."""
         self._received = 0.0
         self._retired = False
         self._answer = b""
@@ -194,7 +200,7 @@ class Channel(FrameProtocol):
         Raises TimeoutError, or InvalidResponse if the connection breaks.
         """
         number = next(self._numbers) & 0xFFFFFFFF
-        call = self._calls[number] = _Call(self._loop.create_future(), self._lag.now() + timeout_s)
+        call = self._calls[number] = _Call(target, self._loop.create_future(), self._lag.now() + timeout_s)
         call.timer = self._loop.call_later(timeout_s, self._expire, number)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
@@ -240,6 +246,8 @@ class Channel(FrameProtocol):
             headers, cookies = _response_head(head)
             self._budget.run(_settle, call.pending, HttpResponse(status, headers, body, cookies))
         elif kind == NOT_SERVED:
+            if status != FULL and len(self.not_served) < MAX_NOT_SERVED:
+                self.not_served.add(call.target)
             self._budget.run(_settle, call.pending, None)
         else:
             _fail(call, InvalidResponse("the server failed while it responded"))
@@ -309,7 +317,7 @@ class Channels:
         peer = target.host, target.port
         channel = self._channels.get(peer)
         if channel is not None and channel.is_usable:
-            return channel, timeout_s
+            return None if target.request_target in channel.not_served else channel, timeout_s
         opening = self._opening.get(peer)
         if opening is None:
             if time.monotonic() < self._not_before.get(peer, 0.0):
@@ -319,7 +327,7 @@ class Channels:
             opening = self._opening[peer] = asyncio.create_task(self._open(target, shown))
         started = self._lag.now()
         try:
-            async with self._lag.timeout(timeout_s):
+            with self._lag.timeout(timeout_s):
                 await asyncio.wait((opening,))
         except TimeoutError:
             raise ConnectFailed(f"timed out after {timeout_s:g} s", timed_out=True) from None
@@ -345,7 +353,7 @@ class Channels:
         is_open = False
         try:
             channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
-            async with self._lag.timeout(OPEN_S):
+            with self._lag.timeout(OPEN_S):
                 is_open = await channel.open(target, headers)
         except (ConnectFailed, TimeoutError) as error:
             # A proxy may let no upgrade pass. A peer that has opened a channel would not respond over HTTP either.
@@ -438,7 +446,7 @@ class ServedChannel(FrameProtocol):
         if self.closed or number in self._tasks:
             return
         if self._shared.is_full:
-            self.write(number, NOT_SERVED)  # over HTTP, the listener rejects it
+            self.write(number, NOT_SERVED, FULL)  # over HTTP, the listener rejects it
             return
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)

@@ -166,11 +166,11 @@ class ServerClient:
                 response = await post_until(self.transport, url + path, body, all_headers, timeout_s, is_complete)
         finally:
             self._in_flight[url] -= 1
-        if is_foreign:
+        is_ours = response.headers.get(RUN_HEADER) == self._run_id
+        if (is_ours and response.status != MISDIRECTED) or is_foreign:
             return response
-        if response.headers.get(RUN_HEADER) != self._run_id or response.status == MISDIRECTED:
-            self.book.mark_stale()
-        if response.headers.get(RUN_HEADER) != self._run_id:
+        self.book.mark_stale()
+        if not is_ours:
             raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
         return response
 

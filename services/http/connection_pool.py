@@ -520,7 +520,7 @@ class Dialer:
         """Open a connection within `timeout_s` and the dialer's own timeout. Raises ConnectFailed."""
         limit_s = min(self._timeout_s, timeout_s)
         try:
-            async with self._lag.timeout(limit_s):
+            with self._lag.timeout(limit_s):
                 return await self._connect(host.strip("[]"), port, make)
         except TimeoutError:
             raise ConnectFailed(f"timed out after {limit_s:g} s", timed_out=True) from None

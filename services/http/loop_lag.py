@@ -11,21 +11,22 @@ import math
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-T = TypeVar("T")
 EVERY_S = 0.1
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
 """Window length. The reported maximum covers two windows, which is longer than the usual scrape interval."""
 SLACK_S = 0.01
 """Lag up to this value is normal, so the clock does not exclude it."""
+SWEEP_S = 1.0
+"""Interval at which `LoopLag` looks for timeouts that are due soon."""
 BUSY = 0.8
 """Share of a core above which a process limits the run: its requests then wait for each other."""
 BUSY_WINDOW_S = 10.0
@@ -70,6 +71,8 @@ class LoopLag:
         self._due = math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timeouts: set[LagAwareTimeout] = set()
+        self._next_sweep = 0.0
 
     def start(self) -> None:
         """Measure the running loop's lag until `stop` is called. Idempotent."""
@@ -82,6 +85,8 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
         self._loop, self._due = None, math.inf
+        for timeout in self._timeouts:
+            timeout.start_timer(within_s=math.inf)
 
     def record(self, late_s: float) -> None:
         """Record that a wake-up was `late_s` seconds late."""
@@ -104,40 +109,17 @@ class LoopLag:
         return max(self._clock() - self._due, 0.0)
 
     def timeout(self, seconds: float) -> LagAwareTimeout:
-        """Like `asyncio.timeout`, but measured with `now`. Use it as `async with lag.timeout(5.0): ...`."""
+        """Like `asyncio.timeout`, but measured with `now`. Use it as `with lag.timeout(5.0): ...` in a task."""
         return LagAwareTimeout(self, seconds)
 
-    async def within(self, seconds: float, work: Awaitable[T]) -> T:
-        """Return the result of `work`. Cancels it and raises TimeoutError after `seconds`, measured with `now`."""
-        # The same as `timeout`, without its object: every call within a process passes here.
-        loop, expired = asyncio.get_running_loop(), False
-        task = asyncio.current_task(loop)
-        assert task is not None
-        until, cancelling = self.now() + seconds, task.cancelling()
-        timer: asyncio.TimerHandle
-
-        def expire() -> None:
-            nonlocal expired, timer
-            if (left_s := until - self.now()) > SLACK_S:  # the loop was blocked: read what has arrived first
-                timer = loop.call_later(left_s, expire)
-                return
-            expired = True
-            task.cancel()
-
+    def watch(self, timeout: LagAwareTimeout) -> None:
+        """Let the timeout expire in time. Most end long before and never need a timer, which takes 10 us."""
         self.start()
-        timer = loop.call_later(max(seconds, 0.0), expire)
-        try:
-            return await work
-        except asyncio.CancelledError as error:
-            if expired:
-                expired = False
-                if task.uncancel() <= cancelling:
-                    raise TimeoutError from error
-            raise
-        finally:
-            timer.cancel()
-            if expired:
-                task.uncancel()
+        self._timeouts.add(timeout)
+        timeout.start_timer(within_s=2 * SWEEP_S)
+
+    def forget(self, timeout: LagAwareTimeout) -> None:
+        self._timeouts.discard(timeout)
 
     @property
     def worst_s(self) -> float:
@@ -159,6 +141,10 @@ class LoopLag:
             self.record(max(now - self._due, 0.0))
         assert self._loop is not None
         self._due = now + EVERY_S
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP_S
+            for timeout in self._timeouts:
+                timeout.start_timer(within_s=2 * SWEEP_S)
         self._timer = self._loop.call_later(EVERY_S, self._wake)
 
     def _rotate_window(self) -> None:
@@ -171,34 +157,43 @@ class LoopLag:
 class LagAwareTimeout:
     """Cancels the enclosed task on expiry and raises TimeoutError. Does not count time while the loop is blocked."""
 
+    __slots__ = ("__weakref__", "_cancelling", "_expired", "_lag", "_task", "_timer", "_until")
+
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag
         self._until = lag.now() + seconds
         self._expired = False
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def left_s(self) -> float:
         return self._until - self._lag.now()
 
-    async def __aenter__(self) -> LagAwareTimeout:
-        self._lag.start()
+    def start_timer(self, within_s: float) -> None:
+        """Start the timer if it is due within that time. `LoopLag` calls this regularly."""
+        if self._timer is None and (left_s := self.left_s) < within_s:
+            self._timer = self._task.get_loop().call_later(max(left_s, 0.0), self._expire)
+
+    def __enter__(self) -> LagAwareTimeout:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._timer = asyncio.get_running_loop().call_later(max(self.left_s, 0.0), self._expire)
+        self._lag.watch(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._lag.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None  # it refers to this object, too
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def _expire(self) -> None:
-        if (left_s := self.left_s) > SLACK_S:  # the loop was blocked: read what has arrived first
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._expire)
+        self._timer = None
+        if self.left_s > SLACK_S:  # the loop was blocked: read what has arrived first
+            self.start_timer(within_s=math.inf)
             return
         self._expired = True
         self._task.cancel()

@@ -123,9 +123,9 @@ _REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
 class Transport(Protocol):
     """Sends requests and returns their responses. Raises `Failure` if there is no response."""
 
-    async def send(
+    def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
-    ) -> HttpResponse:
+    ) -> Awaitable[HttpResponse]:
         """Return the response, whatever its status. Raises Failure, such as unreachable, connection_lost or timeout.
 
         `channel`: whether the server accepts channels, one of which may then carry the request.
@@ -272,21 +272,33 @@ class LocalTransport:
         """`answer`: a shorter way to the POST routes of `app`."""
         self._apps[base_url] = app, answer
 
-    async def send(
+    def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
-    ) -> HttpResponse:
+    ) -> Awaitable[HttpResponse]:
         slash = url.find("/", 8)
         mounted = self._apps.get(url[:slash])
         if mounted is None:
-            return await self._remote.send(method, url, body, headers, timeout_s, channel)
-        app, answer = mounted
-        path = url[slash:]
+            return self._remote.send(method, url, body, headers, timeout_s, channel)
+        return self._send_here(*mounted, method, url, url[slash:], body, headers, timeout_s)
+
+    async def _send_here(
+        self,
+        app: ASGIApp,
+        answer: LocalAnswer | None,
+        method: str,
+        url: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> HttpResponse:
         try:
-            if answer is not None and method == "POST":
-                response = await self._lag.within(timeout_s, answer(path, body, headers))
-                if response is not None:
-                    return response
-            return await self._lag.within(timeout_s, _call(app, method, path, body, headers))
+            with self._lag.timeout(timeout_s):
+                if answer is not None and method == "POST":
+                    response = await answer(path, body, headers)
+                    if response is not None:
+                        return response
+                return await _call(app, method, path, body, headers)
         except Failure:
             raise
         except TimeoutError as error:

@@ -184,9 +184,10 @@ def first_choice(response: Json, requested: int = 1) -> tuple[Json, Json]:
     check_finish(finish_reason)
     if not calls_of(message) and ends_with_calls(finish_reason):
         raise lost_call(finish_reason, response)
-    others = [calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]
-    if requested == 1 and any(others):
-        raise lost_call(None, response)
+    if len(choices) > 1:
+        others = [calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]
+        if requested == 1 and any(others):
+            raise lost_call(None, response)
     return choice, message
 
 
@@ -207,6 +208,8 @@ def has_content(message: Json) -> bool:
             return True
     elif isinstance(content, list) and any(isinstance(part, dict) and part.get("text") for part in content):
         return True
+    if isinstance(calls := message.get("tool_calls"), list) and calls:
+        return True
     values = (message.get(key) for key in _CONTENT_KEYS)
     return any(value.strip() if isinstance(value, str) else value for value in values)
 
@@ -226,8 +229,9 @@ def check_response(response: Json) -> None:
     _check_calls(response)
     reason = mapping(response.get("incomplete_details")).get("reason")
     check_finish(reason)
-    if any(_has_item_content(item) for item in output):
-        return
+    for item in output:
+        if _has_item_content(item):
+            return
     finish_reason: Any = status
     if status == "completed":
         finish_reason = "stop"
@@ -343,7 +347,7 @@ def message_text(item: Json) -> str:
 
 def _has_item_content(item: Json) -> bool:
     kind = item.get("type")
-    if isinstance(kind, str) and _CALLS.search(kind):
+    if kind == "function_call" or (isinstance(kind, str) and _CALLS.search(kind)):
         return True
     return bool(item.get("encrypted_content")) or any(text.strip() for text in _texts(item))
 
@@ -508,7 +512,7 @@ def offered(tools: Any) -> frozenset[str]:
 
 def sendable_name(name: str, known: Collection[str] = ()) -> str:
     """Return a name that every engine accepts; names of `known` tools stay unchanged."""
-    if _NAME.fullmatch(name) or (name and name in known):
+    if (name and name in known) or _NAME.fullmatch(name):
         return name
     return _INVALID_CHARACTERS.sub("_", name)[:64].strip("_") or UNNAMED
 
@@ -517,16 +521,15 @@ def sendable_arguments(arguments: str) -> str:
     """Return arguments that every engine accepts. Invalid arguments are wrapped in a JSON object, as a string."""
     if not arguments or arguments == "{}":
         return arguments
-    if not arguments.encode("utf-8", "replace").strip():
-        return "{}"  # with which the tool was called
     try:
         value = orjson.loads(arguments)
         if isinstance(value, dict):
-            if arguments.count("{") + arguments.count("[") > _MANY_BRACKETS:
+            if len(arguments) > _MANY_BRACKETS and arguments.count("{") + arguments.count("[") > _MANY_BRACKETS:
                 orjson.dumps(value)  # engines' parsers fail at about the same depth
             return arguments
     except (ValueError, TypeError):
-        pass
+        if not arguments.encode("utf-8", "replace").strip():
+            return "{}"  # with which the tool was called
     return orjson.dumps({INVALID: arguments}).decode()
 
 
@@ -559,5 +562,7 @@ def _sendable_call(call: Any, known: Collection[str]) -> Any:
 
 def _sendable(call: Json, known: Collection[str]) -> Json:
     name, arguments = call.get("name"), call.get("arguments")
-    sent = (sendable_name(read_name(name), known), sendable_arguments(read_arguments(arguments)))
-    return call if sent == (name, arguments) else {**call, "name": sent[0], "arguments": sent[1]}
+    sent_name, sent_arguments = sendable_name(read_name(name), known), sendable_arguments(read_arguments(arguments))
+    if sent_name == name and sent_arguments == arguments:
+        return call
+    return {**call, "name": sent_name, "arguments": sent_arguments}

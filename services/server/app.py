@@ -173,8 +173,7 @@ class Server:
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__routes.get(call.path, self.__rest) if scope["method"] == "POST" else None
         if rejection := self.__rejection(call.headers, scope):
-            self.requests += 1
-            await self.__send(self.__rejected(call.path, rejection), partial(_send_asgi, send))
+            await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
         else:
@@ -205,48 +204,63 @@ class Server:
 
         What a stream takes is not counted.
         """
-        route = self.__routes.get(call.path, self.__rest)
-        if route is None:
+        if (answering := self.__answer(call)) is None:
             return None
-        self.requests += 1
-        if rejection := self.__rejection(call.headers):
-            response = self.__rejected(call.path, rejection)
-            return self.__headers(response), response
-        self.in_flight += 1
-        started, status = time.perf_counter(), 499
-        try:
-            response = await self.__respond(route, call, None)
-            status = response.status
-        except Exception:
-            status = 500
-            raise
-        finally:
-            route.metrics.observe(status, time.perf_counter() - started)
-            self.in_flight -= 1
+        response = await answering
         return self.__headers(response), response
 
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
         """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
         given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
-        if (answer := await self.answer_hot(RawRequest(path, given, body, query.encode()))) is None:
+        if (answering := self.__answer(RawRequest(path, given, body, query.encode()))) is None:
             return None
-        headers_sent, response = answer
-        received, cookies = _as_received(tuple(headers_sent))
+        response = await answering
+        received, cookies = _as_received(response.content_type, self.run_header, response.headers)
         whole = response.body if response.stream is None else await joined(response.stream)
         return HttpResponse(response.status, received, whole, cookies)
 
+    def __answer(self, call: RawRequest) -> Awaitable[RawResponse] | None:
+        route = self.__routes.get(call.path, self.__rest)
+        if route is None:
+            return None
+        rejection = self.__rejection(call.headers)
+        return self.__exchange(route, call) if rejection is None else self.__reject(call.path, rejection)
+
     async def __exchange(
-        self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        """Call `prepare`, which completes the request, and the handler, and send the response."""
+        self,
+        route: _Route,
+        call: RawRequest,
+        send: SendResponse | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> RawResponse:
+        """Call `prepare`, which completes the request, and the handler; send the response if it is not only returned,
+        and count the request.
+        """
         self.requests += 1
         self.in_flight += 1
         started, status = time.perf_counter(), 499
         try:
-            response = await self.__respond(route, call, prepare)
-            await self.__send(response, send)
+            try:
+                if prepare is not None:
+                    await prepare()
+                answer = await route.handler(call)
+                response = RawResponse(answer) if isinstance(answer, bytes) else answer
+            except Failure as failure:
+                response = self.__errors.failed(failure, call.path)
+            except (Exception, *PLUGIN_EXITS) as error:
+                response = self.__errors.raised(error, call.path)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                response = self.__errors.raised(error, call.path)  # the handler awaited something that was cancelled
+            if response.status >= 400:
+                response = self.__formatted(route.path, response)
+            if send is not None:
+                await self.__send(response, send)
             status = response.status
+            return response
         except Exception:
             status = 500
             raise
@@ -260,7 +274,8 @@ class Server:
     def __headers(self, response: RawResponse) -> Headers:
         return [(b"content-type", response.content_type), self.run_header, *response.headers]
 
-    def __rejected(self, path: str, rejection: Failure) -> RawResponse:
+    async def __reject(self, path: str, rejection: Failure) -> RawResponse:
+        self.requests += 1
         response = self.__formatted(path, self.__errors.failed(rejection, path))
         self.__metrics.route("refused").observe(response.status, 0.0)
         return response
@@ -311,25 +326,6 @@ class Server:
         finally:
             if watcher is not None:
                 watcher.cancel()
-
-    async def __respond(
-        self, route: _Route, call: RawRequest, prepare: Callable[[], Awaitable[None]] | None
-    ) -> RawResponse:
-        try:
-            if prepare is not None:
-                await prepare()
-            answer = await route.handler(call)
-            response = RawResponse(answer) if isinstance(answer, bytes) else answer
-        except Failure as failure:
-            response = self.__errors.failed(failure, call.path)
-        except (Exception, *PLUGIN_EXITS) as error:
-            response = self.__errors.raised(error, call.path)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            response = self.__errors.raised(error, call.path)  # the handler awaited something that was cancelled
-        return self.__formatted(route.path, response) if response.status >= 400 else response
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)
@@ -394,8 +390,11 @@ class _Route:
 
 
 @lru_cache(maxsize=1024)
-def _as_received(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+def _as_received(
+    content_type: bytes, run_header: tuple[bytes, bytes], others: tuple[tuple[bytes, bytes], ...]
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the headers and the cookies of a response as a caller in this process receives them."""
+    headers = ((b"content-type", content_type), run_header, *others)
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     return dict(pairs), tuple(value for name, value in pairs if name == "set-cookie")
 

@@ -424,6 +424,23 @@ async def test_bodies_beyond_the_servers_limit_are_refused_as_over_http() -> Non
         handlers.go_on.set()
         await held
         assert (await client.post("env", "/echo", b"y", WAIT_S)).body == b"y"
+        assert not (await opened(transport, client)).not_served  # a full server serves the path again later
+
+
+async def test_a_post_without_a_hot_route_is_offered_to_the_channel_only_once() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+
+        @hosted.server.app.post("/plain")
+        async def plain() -> str:
+            return "plain"
+
+        client = make_client({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        numbers = channel._numbers
+        before = next(numbers)
+        for _ in range(3):
+            assert (await client.post("env", "/plain", b"{}", WAIT_S)).body == b'"plain"'
+        assert next(numbers) == before + 2
 
 
 @pytest.mark.parametrize("step", [1, 7, 16, 1000])

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
+from rollyard.services.http import loop_lag
 from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, CpuShare, LoopLag
 from tests.support.waiting import until
 from tests.unit.services.clock import Clock
@@ -52,7 +55,8 @@ async def test_a_cancellation_that_meets_the_timeout_is_still_one() -> None:
         assert task is not None
         asyncio.get_running_loop().call_later(0.01, task.cancel)
         try:
-            await lag.within(0.005, asyncio.Event().wait())
+            with lag.timeout(0.005):
+                await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append(task.cancelling())
             raise
@@ -63,3 +67,33 @@ async def test_a_cancellation_that_meets_the_timeout_is_still_one() -> None:
     await asyncio.wait([calling])
     lag.stop()
     assert calling.cancelled() and seen == [1]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_timeout_that_is_not_due_soon_expires_without_its_own_timer(
+    monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr(loop_lag, "SWEEP_S", 0.001)
+    lag = LoopLag()
+    with pytest.raises(TimeoutError), lag.timeout(0.1) as timeout:
+        assert timeout._timer is None
+        if stopped:
+            lag.stop()
+        await asyncio.Event().wait()
+    assert not lag._timeouts
+    lag.stop()
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+async def test_a_timeout_leaves_nothing_for_the_garbage_collector(seconds: float) -> None:
+    lag = LoopLag()
+    with lag.timeout(seconds) as timeout:
+        await asyncio.sleep(0)
+    ended = weakref.ref(timeout)
+    gc.disable()
+    try:
+        del timeout
+        assert ended() is None
+    finally:
+        gc.enable()
+        lag.stop()
