@@ -24,7 +24,7 @@ SCALE = 0.4
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if a figure has become worse."""
     figures = [
-        *turns.figures(64, SCALE),
+        *turns.figures([64], SCALE),
         *startup.figures(),
         *verdicts.figures(),
         viewer.FIGURE,

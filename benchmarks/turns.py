@@ -147,10 +147,10 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
     table(title, head, rows, note)
 
 
-def figures(parallel: int, scale: float) -> list[Figure]:
+def figures(numbers: Sequence[int], scale: float) -> list[Figure]:
     """Return what a comparison measures: CPU per turn, with a process per server and colocated."""
 
-    def figure(mode: str, options: Sequence[str]) -> Figure:
+    def figure(mode: str, options: Sequence[str], parallel: int) -> Figure:
         @contextmanager
         def prepare(commands: Path, folder: Path) -> Iterator[Measure]:
             with warm(folder, "grl_sokoban", options, 3, commands) as ready:
@@ -165,7 +165,7 @@ def figures(parallel: int, scale: float) -> list[Figure]:
 
         return Figure(f"turns, {mode}, {parallel} in flight", "CPU ms/turn", prepare)
 
-    return [figure(mode, options) for mode, options in MODES.items()]
+    return [figure(mode, options, parallel) for parallel in numbers for mode, options in MODES.items()]
 
 
 def curve(folder: Path, lengths: Sequence[int], parallel: int, effort: Effort) -> None:
@@ -199,7 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=_numbers, metavar="5,20,100", help="the curve over the length of episodes")
     parser.add_argument("--against", metavar="REVISION", help="compare with this commit, in turn")
     parser.add_argument("--pairs", type=int, default=8, help="with --against: measurements of each (default: 8)")
-    parser.add_argument("--parallel", type=int, default=64, choices=ROLLOUTS, help="with these two (default: 64)")
+    parser.add_argument(
+        "--parallel", type=int, nargs="+", default=[64], choices=ROLLOUTS, help="with these two (default: 64)"
+    )
     parser.add_argument("--max-ratio", type=float, default=LIMIT, help="with --against: fail if a ratio is above it")
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
@@ -208,7 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(against(options.against, figures(options.parallel, effort.scale), plan))
     if options.turns:
         with tempfile.TemporaryDirectory() as temporary:
-            curve(Path(temporary), options.turns, options.parallel, effort)
+            for parallel in options.parallel:
+                curve(Path(temporary), options.turns, parallel, effort)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
