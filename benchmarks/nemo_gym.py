@@ -244,12 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("commands", type=Path, help="folder of the commands of an environment with nemo-gym 0.7")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each")
     options = parser.parse_args(arguments)
-    plan = Plan(options.pairs, options.pairs, limit=1 / TIMES)
+    plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=1 / TIMES)
     beside: dict[Path, list[Beside]] = {}
     figure = Figure(f"One empty tool, {PARALLEL} episodes in flight", "CPU ms/call", partial(side, beside))
     with tempfile.TemporaryDirectory() as temporary:
         commands = options.commands.absolute()
-        found = compare(figure, commands, Path(temporary), plan, time.monotonic(), TITLES)
+        found = compare(figure, commands, Path(temporary), plan, TITLES)
     found.show(plan.limit)
     medians = [[statistics.median(values) for values in zip(*beside[key], strict=True)] for key in (commands, COMMANDS)]
     head = ["", "rollouts/s", "MB of head and servers", "MB of Ray"]

@@ -153,7 +153,7 @@ def figures(numbers: Sequence[int], scale: float) -> list[Figure]:
     def figure(mode: str, options: Sequence[str], parallel: int) -> Figure:
         @contextmanager
         def prepare(commands: Path, folder: Path) -> Iterator[Measure]:
-            with warm(folder, "grl_sokoban", options, 3, commands) as ready:
+            with warm(folder, "grl_sokoban", options, 2, commands) as ready:
 
                 def once(number: int) -> dict[str, float]:
                     rows = folder / f"rows{number}.jsonl"
@@ -194,7 +194,9 @@ def _numbers(text: str) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smoke test: one point, few rollouts, one round")
+    parser.add_argument(
+        "--quick", action="store_true", help="smoke test: one series, one point, few rollouts, one round"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="measurements per point; the best one is reported")
     parser.add_argument("--turns", type=_numbers, metavar="5,20,100", help="the curve over the length of episodes")
     parser.add_argument("--against", metavar="REVISION", help="compare with this commit, in turn")
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     if options.against:
-        plan = Plan(options.pairs, options.pairs, limit=options.max_ratio)
+        plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=options.max_ratio)
         sys.exit(against(options.against, figures(options.parallel, effort.scale), plan))
     if options.turns:
         with tempfile.TemporaryDirectory() as temporary:
@@ -221,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ["+colocate=true"]),
             ("An environment with one empty tool, one process per server", "processes", "trivial", [roots]),
         ]
-        for title, mode, environment, extra in all_series[: 2 if options.quick else None]:
+        for title, mode, environment, extra in all_series[: 1 if options.quick else None]:
             show(title, mode, series(folder, environment, extra, effort))
 
 
