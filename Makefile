@@ -236,11 +236,11 @@ bench: $(DEV)  ## measure every published claim about speed on this host
 bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
 
-bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 4 minutes
+bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 2 to 3 minutes
 	$(BIN)/python -m benchmarks.gate
 
-bench-nemo-gym: $(DEV) $(NEMO_GYM07)/.ready  ## measure CPU per model call beside NeMo Gym 0.7, in turn (Python 3.13)
-	$(BIN)/python -m benchmarks.nemo_gym $(NEMO_GYM07)/bin
+bench-nemo-gym: $(DEV) $(NEMO_GYM07)/.ready  ## measure beside NeMo Gym 0.7, in turn (Python 3.13); rewrites a table of benchmarks/README.md
+	$(BIN)/python -m benchmarks.nemo_gym $(NEMO_GYM07)/bin --write benchmarks/README.md
 
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts

@@ -41,7 +41,7 @@ from benchmarks.commands import (
 )
 from benchmarks.comparison import Figure, Measure, Plan, Sample, compare, interval, warmed_up
 from benchmarks.processes import cpu_s, memory_mb, with_variable
-from benchmarks.tables import table, verdict
+from benchmarks.tables import table, verdict, write_section
 
 TIMES = 25
 """The target: how many times as much CPU NeMo Gym needs."""
@@ -195,7 +195,7 @@ def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
         pids = {"head": process.pid, **{server["process_name"]: server["pid"] for server in servers}}
         yield Stack(pids, sorted({*with_variable("HOME", str(home))} - {*pids.values()}), play, ROLLOUTS)
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(TIMEOUT_S)
         for pid in with_variable("HOME", str(home)):  # what it left behind
@@ -238,12 +238,18 @@ def side(beside: dict[Path, list[Beside]], commands: Path, folder: Path) -> Iter
         yield warmed_up(once)
 
 
+def medians(samples: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.median(values) for values in zip(*samples, strict=True)]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if NeMo Gym does not need 25 times as much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", type=Path, help="folder of the commands of an environment with nemo-gym 0.7")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each")
+    parser.add_argument("--write", type=Path, help="page whose table to replace")
     options = parser.parse_args(arguments)
+    load = os.getloadavg()[0]
     plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=1 / TIMES)
     beside: dict[Path, list[Beside]] = {}
     figure = Figure(f"One empty tool, {PARALLEL} episodes in flight", "CPU ms/call", partial(side, beside))
@@ -251,12 +257,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands = options.commands.absolute()
         found = compare(figure, commands, Path(temporary), plan, TITLES)
     found.show(plan.limit)
-    medians = [[statistics.median(values) for values in zip(*beside[key], strict=True)] for key in (commands, COMMANDS)]
-    head = ["", "rollouts/s", "MB of head and servers", "MB of Ray"]
     low, high = (1 / end for end in reversed(interval(found.ratios)))
     times = f"{TITLES[0]} needs {1 / statistics.median(found.ratios):.1f} times as much CPU ({low:.1f} to {high:.1f})"
-    rows = [[title, *values] for title, values in zip(TITLES, medians, strict=True)]
+    head = ["", "rollouts/s", "MB of head and servers", "MB of Ray"]
+    rows = [[title, *medians(beside[side])] for title, side in zip(TITLES, (commands, COMMANDS), strict=True)]
     table("Beside it", head, rows, f"{times}, target >={TIMES}: {verdict(low >= TIMES)}")
+    if options.write:
+        parts = [medians([tuple(sample.values()) for sample in samples]) for samples in (found.before, found.now)]
+        wide = [[row[0], sum(ms), *ms, *row[1:]] for row, ms in zip(rows, parts, strict=True)]
+        columns = ["", figure.unit, *found.now[0], *head[1:]]
+        write_section(options.write, "nemo_gym", load, [(f"{figure.name}; {times}", columns, wide)])
     return int(found.is_worse(plan.limit))
 
 

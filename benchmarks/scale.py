@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import platform
-import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +23,6 @@ import orjson
 
 from benchmarks import workloads
 from benchmarks.commands import (
-    ROOT,
     BenchmarkError,
     Collection,
     Config,
@@ -37,7 +33,7 @@ from benchmarks.commands import (
     stack,
 )
 from benchmarks.processes import cpu_s, host_cpu_s, open_files, rss_mb
-from benchmarks.tables import markdown, table, verdict, write_between
+from benchmarks.tables import host, markdown, table, verdict, write_between
 from rollyard.cli.capacity import (
     EXAMPLE,
     MEASURED,
@@ -302,16 +298,6 @@ class Found:
     @staticmethod
     def _processes(point: Point, kind: str) -> int:
         return 1 if kind == "collector" else point.play.replicas
-
-
-def host() -> str:
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    cpu = names[0] if names else platform.machine()
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    return f"{today}, {os.cpu_count()} cores of {cpu}, Python {platform.python_version()}, commit {commit or 'unknown'}"
 
 
 def run(effort: Effort) -> Found:

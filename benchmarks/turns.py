@@ -15,6 +15,7 @@ both stacks up, and prints the medians, their ratio and its interval (comparison
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from benchmarks import workloads
 from benchmarks.commands import COMMANDS, ModelEndpoint, Run, collect, model_endpoint, stack
 from benchmarks.comparison import LIMIT, Figure, Measure, Plan, against
 from benchmarks.processes import rss_mb
-from benchmarks.tables import table, verdict
+from benchmarks.tables import table, verdict, write_section
 
 TURNS = 6
 MODES: dict[str, Sequence[str]] = {"processes": (), "colocated": ("+colocate=true",)}
@@ -147,6 +148,13 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
     table(title, head, rows, note)
 
 
+def compact(title: str, points: Sequence[Point]) -> tuple[str, list[str], list[list[object]]]:
+    """Return the table of one series for the README."""
+    names = [name for name in points[0].ms if name != "head"]
+    rows = [[f"{one.parallel:,}", one.total_ms, *(one.ms[name] for name in names), one.rate] for one in points]
+    return f"{title}: ms of CPU per turn", ["parallel", "all", *names, "rollouts/s"], rows
+
+
 def figures(numbers: Sequence[int], scale: float) -> list[Figure]:
     """Return what a comparison measures: CPU per turn, with a process per server and colocated."""
 
@@ -205,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--parallel", type=int, nargs="+", default=[64], choices=ROLLOUTS, help="with these two (default: 64)"
     )
     parser.add_argument("--max-ratio", type=float, default=LIMIT, help="with --against: fail if a ratio is above it")
+    parser.add_argument("--write", type=Path, help="page whose tables to replace")
     options = parser.parse_args(arguments)
+    load = os.getloadavg()[0]
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     if options.against:
         plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=options.max_ratio)
@@ -223,8 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ["+colocate=true"]),
             ("An environment with one empty tool, one process per server", "processes", "trivial", [roots]),
         ]
+        tables = []
         for title, mode, environment, extra in all_series[: 1 if options.quick else None]:
-            show(title, mode, series(folder, environment, extra, effort))
+            points = series(folder, environment, extra, effort)
+            show(title, mode, points)
+            tables.append(compact(title, points))
+    if options.write:
+        write_section(options.write, "turns", load, tables)
 
 
 if __name__ == "__main__":
