@@ -243,7 +243,7 @@ def medians(samples: Sequence[Sequence[float]]) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 if NeMo Gym does not need 25 times as much."""
+    """Return 1 if NeMo Gym does not need 25 times as much, 2 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", type=Path, help="folder of the commands of an environment with nemo-gym 0.7")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each")
@@ -253,9 +253,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=1 / TIMES)
     beside: dict[Path, list[Beside]] = {}
     figure = Figure(f"One empty tool, {PARALLEL} episodes in flight", "CPU ms/call", partial(side, beside))
-    with tempfile.TemporaryDirectory() as temporary:
-        commands = options.commands.absolute()
-        found = compare(figure, commands, Path(temporary), plan, TITLES)
+    commands = options.commands.absolute()
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            found = compare(figure, commands, Path(temporary), plan, TITLES)
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 2
     found.show(plan.limit)
     low, high = (1 / end for end in reversed(interval(found.ratios)))
     times = f"{TITLES[0]} needs {1 / statistics.median(found.ratios):.1f} times as much CPU ({low:.1f} to {high:.1f})"
