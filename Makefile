@@ -7,6 +7,7 @@ TRAINERS := .venv-trainers
 ENVS     := .venv-envs
 VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
+NEMO_GYM07 := .venv-nemo-gym07
 INSPECT  := .venv-inspect
 JS       := tests/viewer_js/node_modules
 PROGRAMS := tests/external/programs/node_modules
@@ -212,6 +213,13 @@ $(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh requi
 	@python=$$(sh requirements/find_python.sh 3 12) && "$$python" requirements/environment.py $(NEMO_GYM) --lock nemo-gym --no-project
 	@touch $@
 
+# Its newest version requires Python 3.13.14, and works with any 3.13.
+$(NEMO_GYM07)/.ready: requirements/nemo-gym07.lock requirements/nemo-gym07-source.lock $(LOCKED) requirements/find_python.sh
+	@echo "installing into $(NEMO_GYM07) ..."
+	@python=$$(sh requirements/find_python.sh 3 13) && "$$python" requirements/environment.py $(NEMO_GYM07) --compile \
+	    --lock nemo-gym07 --sources nemo-gym07-source --no-project
+	@touch $@
+
 $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
 	$(call install,$(INSPECT),--lock inspect)
 
@@ -236,14 +244,11 @@ bench: $(DEV)  ## measure every published claim about speed on this host
 bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
 
-bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 4 minutes
+bench-gate: $(DEV)  ## fail if a figure is certainly slower than at the commit in benchmarks/baseline; 2 to 3 minutes
 	$(BIN)/python -m benchmarks.gate
 
-# Its last version asks for Python 3.13.14, and works with any 3.13.
-bench-nemo-gym: $(DEV)  ## measure CPU per model call beside NeMo Gym 0.7, in turn (requires uv and Python 3.13)
-	uv venv -q --allow-existing --python 3.13 $(NEMO_GYM)-0.7
-	uv pip install -q --python $(NEMO_GYM)-0.7/bin/python --python-version 3.13.14 nemo-gym==0.7.0
-	$(BIN)/python -m benchmarks.nemo_gym $(NEMO_GYM)-0.7/bin
+bench-nemo-gym: $(DEV) $(NEMO_GYM07)/.ready  ## measure beside NeMo Gym 0.7, in turn (Python 3.13); rewrites a table of benchmarks/README.md
+	$(BIN)/python -m benchmarks.nemo_gym $(NEMO_GYM07)/bin --write benchmarks/README.md
 
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
@@ -292,12 +297,16 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    $(PYTHON) requirements/subset.py --strip build/$$name.lock >requirements/$$name.lock && rm build/$$name.lock; \
 	done
 
-lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
+lock-nemo-gym:  ## write requirements/nemo-gym.lock and nemo-gym07.lock (requires uv)
 	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
 	    --no-annotate -o requirements/nemo-gym.lock
+	@mkdir -p build && $(PYTHON) requirements/subset.py --lock nemo-gym07 >build/nemo-gym07.lock
+	uv pip compile -q requirements/nemo-gym07-source.lock --python-version 3.13.14 --python-platform x86_64-unknown-linux-gnu \
+	    --generate-hashes --no-header --no-annotate --no-emit-package nemo-gym -o build/nemo-gym07.lock
+	$(PYTHON) requirements/subset.py --strip build/nemo-gym07.lock >requirements/nemo-gym07.lock && rm build/nemo-gym07.lock
 
 clean:  ## remove this checkout's virtual environments and everything that was built
-	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM)-0.7 $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 clean-environments:  ## remove the cached environments that all checkouts share

@@ -124,7 +124,7 @@ class Collection:
 
 @contextlib.contextmanager
 def installed(revision: str) -> Iterator[Path]:
-    """Check out another commit, install it as `make .venv/.dev` does, and yield the folder of its commands.
+    """Check out another commit, install it with its own `make .venv/.dev`, and yield the folder of its commands.
 
     Raises BenchmarkError.
     """
@@ -136,7 +136,7 @@ def installed(revision: str) -> Iterator[Path]:
         git = ["git", "-C", str(ROOT), "worktree"]
         _run_or_raise([*git, "add", "--quiet", "--detach", str(folder), revision], ROOT)
         try:
-            _run_or_raise([sys.executable, "requirements/environment.py", ".venv", "--compile", "dev"], folder)
+            _run_or_raise(["make", f"PYTHON={sys.executable}", ".venv/.dev"], folder)
             yield folder / ".venv" / "bin"
         finally:
             subprocess.run([*git, "remove", "--force", str(folder)], check=True)
@@ -226,10 +226,10 @@ def _run_or_raise(command: Sequence[str], folder: Path) -> None:
         raise BenchmarkError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()[-3000:]}")
 
 
-def cpu_of(command: Sequence[str], folder: Path) -> float:
+def cpu_of(command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> float:
     """Run a command to its end; return the CPU seconds of it and its children. Raises BenchmarkError if it failed."""
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment())
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=variables or environment())
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:

@@ -2,13 +2,12 @@
 
 Other load on the host changes CPU times by 5 to 10 %, so one pair says little, and neither does a bare median. The
 interval of a ratio holds the median of 95 % of the samples drawn from the pairs. A figure has become worse if its whole
-interval is above the limit in two comparisons, each with further pairs than a figure needs whose whole interval is
-below it.
+interval is above the limit after all pairs, in two comparisons. It ends early if its whole interval is below the limit,
+and after a few more pairs if its median is.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import sys
@@ -46,12 +45,12 @@ class Figure:
 class Plan:
     """How many pairs to measure of each figure."""
 
-    pairs: int = 5
-    """How many at least. They suffice if the whole interval is below the limit."""
+    pairs: int = 3
+    """They suffice if the whole interval is below the limit."""
+    more_pairs: int = 5
+    """These suffice if the median is below it."""
     most_pairs: int = 12
     """How many otherwise: no figure is worse after fewer."""
-    extra_until_s: float = math.inf
-    """Time since the start after which those end whose interval holds the limit."""
     limit: float = LIMIT
 
 
@@ -68,12 +67,13 @@ class Comparison:
     def ratios(self) -> list[float]:
         return [sum(now.values()) / sum(before.values()) for before, now in zip(self.before, self.now, strict=True)]
 
-    def ended(self, plan: Plan, passed_s: float) -> bool:
-        """Return whether enough was measured, `passed_s` after the start of all comparisons."""
-        if not plan.pairs <= len(self.now) < plan.most_pairs:
-            return len(self.now) >= plan.most_pairs
-        low, high = interval(self.ratios)
-        return high <= plan.limit or (low <= plan.limit and passed_s > plan.extra_until_s)
+    def ended(self, plan: Plan) -> bool:
+        """Return whether enough was measured."""
+        pairs = len(self.now)
+        if not plan.pairs <= pairs < plan.most_pairs:
+            return pairs >= plan.most_pairs
+        suffices = statistics.median(self.ratios) if pairs >= plan.more_pairs else interval(self.ratios)[1]
+        return suffices <= plan.limit
 
     def is_worse(self, limit: float) -> bool:
         return interval(self.ratios)[0] > limit
@@ -100,7 +100,7 @@ class Comparison:
 
 
 def compare(
-    figure: Figure, before: Path, folder: Path, plan: Plan, started: float, titles: tuple[str, str] = ("before", "now")
+    figure: Figure, before: Path, folder: Path, plan: Plan, titles: tuple[str, str] = ("before", "now")
 ) -> Comparison:
     """Measure the commands in the folder `before` and those of this checkout in turn."""
     found = Comparison(figure, titles)
@@ -110,7 +110,7 @@ def compare(
             (folder / name).mkdir(parents=True)
             measures.append(stack.enter_context(figure.prepare(commands, folder / name)))
         sides = list(zip((found.before, found.now), measures, strict=True))
-        while not found.ended(plan, time.monotonic() - started):
+        while not found.ended(plan):
             number = len(found.now)
             # Which one is first changes, so that neither gains from it.
             for samples, measure in sides if number % 2 else reversed(sides):
@@ -137,7 +137,7 @@ def against(revision: str, figures: Sequence[Figure], plan: Plan) -> int:
             print(f"{revision[:12]} is installed ({time.monotonic() - started:.0f} s)", flush=True)
             for number, figure in enumerate(figures):
                 for attempt in ("first", "second"):  # new processes: one may be slow for its whole life
-                    comparison = compare(figure, before, Path(temporary) / attempt / str(number), plan, started)
+                    comparison = compare(figure, before, Path(temporary) / attempt / str(number), plan)
                     comparison.show(plan.limit)
                     if not comparison.is_worse(plan.limit):
                         break

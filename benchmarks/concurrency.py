@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: 64 by hand, and a short search")
     quick = parser.parse_args(arguments).quick
-    by_hand, scale = ((64,), 0.4) if quick else (BY_HAND, 1.0)
+    by_hand, scale = ((64,), 0.1) if quick else (BY_HAND, 1.0)
     with tempfile.TemporaryDirectory() as temporary:
         found = series(Path(temporary), False, [*by_hand, "auto"], scale)
         if not quick:

@@ -15,16 +15,14 @@ from benchmarks import profile, startup, turns, verdicts, viewer
 from benchmarks.comparison import Plan, against
 
 BASELINE = Path(__file__).parent / "baseline"
-PATIENCE_S = 120
-"""Time after which undecided figures get no further pairs."""
-SCALE = 0.4
+SCALE = 0.3
 """Share of the rollouts per pair that `benchmarks.turns` plays."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if a figure has become worse."""
     figures = [
-        *turns.figures(64, SCALE),
+        *turns.figures([64], SCALE),
         *startup.figures(),
         *verdicts.figures(),
         viewer.FIGURE,
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [figure for figure in figures if options.only in figure.name]
     if not chosen:
         parser.error(f"no figure has {options.only!r} in its name: {', '.join(figure.name for figure in figures)}")
-    return against(options.against, chosen, Plan(extra_until_s=PATIENCE_S))
+    return against(options.against, chosen, Plan())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""CPU time per model call of Rollyard and of NeMo Gym, in turn, in front of the same endpoint: `make bench-nemo-gym`.
+"""CPU time per model call of Rollyard and of NeMo Gym 0.7, in turn, at the same endpoint: `make bench-nemo-gym`.
 
 Both play the same rows with their `simple_agent`, their `vllm_model` and an environment whose only tool does nothing: 6
 model calls and 5 tool calls per episode, 64 episodes in flight. Counted are the head, the servers, and the collector
 after its start, as in turns.py; NeMo Gym's idle Ray cluster and the endpoint are not. Rollyard plays ten times as many
-rows, because the start of its collector would otherwise be most of what is measured.
+rows, because the start of its collector would otherwise be most of what is measured. Rollouts/s are those of the whole
+command, without the time that it needs for a single one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +39,13 @@ from benchmarks.commands import (
     stack,
     write_rows,
 )
-from benchmarks.comparison import Figure, Measure, Plan, Sample, compare
-from benchmarks.processes import children, cpu_s
+from benchmarks.comparison import Figure, Measure, Plan, Sample, compare, interval, warmed_up
+from benchmarks.processes import cpu_s, memory_mb, with_variable
+from benchmarks.tables import table, verdict, write_section
 
 TIMES = 25
 """The target: how many times as much CPU NeMo Gym needs."""
+TITLES = ("NeMo Gym", "Rollyard")
 TURNS = 6
 PARALLEL = 64
 ROLLOUTS = 160
@@ -105,12 +110,27 @@ ROW = {"responses_create_params": {"input": [{"role": "user", "content": "Play."
 class Stack(NamedTuple):
     """Running servers of either side."""
 
-    cpu: Callable[[], Mapping[str, float]]
-    """Returns the CPU seconds used so far by the head and each server."""
+    pids: Mapping[str, int]
+    """Of the head and each server."""
+    cluster: Sequence[int]
+    """Ray's processes."""
     collect: Callable[[Path], float]
     """Plays the rows in a file; returns the CPU seconds of the collector."""
     rows: int
     """How many to play per measurement."""
+
+    def cpu(self) -> dict[str, float]:
+        """Return the CPU seconds used so far."""
+        return {name: cpu_s(pid) for name, pid in self.pids.items()}
+
+
+class Beside(NamedTuple):
+    """What is measured beside the CPU time."""
+
+    rollouts_per_s: float
+    servers_mb: float
+    """Memory of the head and the servers: PSS."""
+    ray_mb: float
 
 
 @contextmanager
@@ -121,7 +141,7 @@ def rollyard(folder: Path, url: str) -> Iterator[Stack]:
         def play(rows: Path) -> float:
             return collect(run, workloads.AGENT, rows, parallel=PARALLEL, repeats=1).finish().cpu_s
 
-        yield Stack(run.cpu, play, 10 * ROLLOUTS)
+        yield Stack(run.pids, (), play, 10 * ROLLOUTS)
 
 
 @contextmanager
@@ -150,20 +170,19 @@ def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
         port = free.getsockname()[1]
     command = [str(commands / "gym"), "env", "start", "+config_paths=[run.yaml]", *_head(port)]
     command += [f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true"]
-    environ = {**environment(), "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "WANDB_MODE": "offline"}
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    home = folder / "home"
+    home.mkdir()
+    # Ray writes a token into the home folder, and its logs and sockets into another one.
+    environ = {**environment(), "PATH": path, "HOME": str(home), "RAY_TMPDIR": str(home), "WANDB_MODE": "offline"}
     log = folder / "gym.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output, stderr=output)
 
-    def cpu() -> Mapping[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_instances", timeout=TIMEOUT_S) as response:
-            servers: list[dict[str, Any]] = orjson.loads(response.read())
-        return {"head": cpu_s(process.pid), **{each["process_name"]: cpu_s(each["pid"]) for each in servers}}
-
     def play(rows: Path) -> float:
         files = [f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={rows.with_name(f'of_{rows.name}')}"]
         options = [f"+agent_name={workloads.AGENT}", *files, f"+num_samples_in_parallel={PARALLEL}", *_head(port)]
-        return cpu_of([str(commands / "ng_collect_rollouts"), *options], folder)
+        return cpu_of([str(commands / "ng_collect_rollouts"), *options], folder, environ)
 
     try:
         deadline = time.monotonic() + START_S
@@ -171,13 +190,15 @@ def gym(commands: Path, folder: Path, url: str) -> Iterator[Stack]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchmarkError(f"gym env start did not become ready:\n{log.read_text()[-3000:]}")
             time.sleep(0.2)
-        yield Stack(cpu, play, ROLLOUTS)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_instances", timeout=TIMEOUT_S) as response:
+            servers: list[dict[str, Any]] = orjson.loads(response.read())
+        pids = {"head": process.pid, **{server["process_name"]: server["pid"] for server in servers}}
+        yield Stack(pids, sorted({*with_variable("HOME", str(home))} - {*pids.values()}), play, ROLLOUTS)
     finally:
-        family = children(process.pid)
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(TIMEOUT_S)
-        for pid in (process.pid, *family):  # what it left behind
+        for pid in with_variable("HOME", str(home)):  # what it left behind
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
@@ -188,39 +209,68 @@ def _head(port: int) -> list[str]:
 
 
 @contextmanager
-def side(commands: Path, folder: Path) -> Iterator[Measure]:
+def side(beside: dict[Path, list[Beside]], commands: Path, folder: Path) -> Iterator[Measure]:
     """Start one of the two; yield what measures its CPU milliseconds per model call."""
     with (
         model_endpoint(turns=TURNS) as script,
         rollyard(folder, script.url) if commands == COMMANDS else gym(commands, folder, script.url) as servers,
     ):
 
-        def once(number: int) -> Sample:
-            rows = write_rows(folder / f"rows{number}.jsonl", [ROW] * servers.rows)
-            calls, before = script.stats()[0], servers.cpu()
-            collector = servers.collect(rows) - start_s
-            calls = script.stats()[0] - calls
-            used = {name: 1000 * (cpu - before[name]) / calls for name, cpu in servers.cpu().items()}
-            shown = {name: used.pop(name) for name in ("model", "environment", workloads.AGENT)}
-            return {**shown, "collector": 1000 * collector / calls, "others": sum(used.values())}
+        def collected(name: str, rows: int) -> tuple[float, float]:
+            """CPU and wall seconds of the collector."""
+            path = write_rows(folder / f"{name}.jsonl", [ROW] * rows)
+            started = time.monotonic()
+            return servers.collect(path), time.monotonic() - started
 
-        start_s = min(servers.collect(write_rows(folder / f"one{number}.jsonl", [ROW])) for number in range(2))
-        once(-1)
-        yield once
+        def once(number: int) -> Sample:
+            calls, before = script.stats()[0], servers.cpu()
+            cpu, wall = collected(f"rows{number}", servers.rows)
+            calls = script.stats()[0] - calls
+            used = {name: 1000 * (now - before[name]) / calls for name, now in servers.cpu().items()}
+            if number >= 0:
+                memory = [sum(memory_mb(pid)[1] for pid in pids) for pids in (servers.pids.values(), servers.cluster)]
+                beside.setdefault(commands, []).append(Beside(servers.rows / (wall - start_s), *memory))
+            shown = {name: used.pop(name) for name in ("model", "environment", workloads.AGENT)}
+            return {**shown, "collector": 1000 * (cpu - start_cpu_s) / calls, "others": sum(used.values())}
+
+        starts = [collected(f"one{number}", 1) for number in range(2)]
+        start_cpu_s, start_s = (min(values) for values in zip(*starts, strict=True))
+        yield warmed_up(once)
+
+
+def medians(samples: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.median(values) for values in zip(*samples, strict=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 if NeMo Gym does not need 25 times as much."""
+    """Return 1 if NeMo Gym does not need 25 times as much, 2 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", type=Path, help="folder of the commands of an environment with nemo-gym 0.7")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each")
+    parser.add_argument("--write", type=Path, help="page whose table to replace")
     options = parser.parse_args(arguments)
-    plan = Plan(options.pairs, options.pairs, limit=1 / TIMES)
-    figure = Figure(f"One empty tool, {PARALLEL} episodes in flight", "CPU ms/call", side)
-    with tempfile.TemporaryDirectory() as temporary:
-        commands = options.commands.absolute()
-        found = compare(figure, commands, Path(temporary), plan, time.monotonic(), ("NeMo Gym", "Rollyard"))
+    load = os.getloadavg()[0]
+    plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=1 / TIMES)
+    beside: dict[Path, list[Beside]] = {}
+    figure = Figure(f"One empty tool, {PARALLEL} episodes in flight", "CPU ms/call", partial(side, beside))
+    commands = options.commands.absolute()
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            found = compare(figure, commands, Path(temporary), plan, TITLES)
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 2
     found.show(plan.limit)
+    low, high = (1 / end for end in reversed(interval(found.ratios)))
+    times = f"{TITLES[0]} needs {1 / statistics.median(found.ratios):.1f} times as much CPU ({low:.1f} to {high:.1f})"
+    head = ["", "rollouts/s", "MB of head and servers", "MB of Ray"]
+    rows = [[title, *medians(beside[side])] for title, side in zip(TITLES, (commands, COMMANDS), strict=True)]
+    table("Beside it", head, rows, f"{times}, target >={TIMES}: {verdict(low >= TIMES)}")
+    if options.write:
+        parts = [medians([tuple(sample.values()) for sample in samples]) for samples in (found.before, found.now)]
+        wide = [[row[0], sum(ms), *ms, *row[1:]] for row, ms in zip(rows, parts, strict=True)]
+        columns = ["", figure.unit, *found.now[0], *head[1:]]
+        write_section(options.write, "nemo_gym", load, [(f"{figure.name}; {times}", columns, wide)])
     return int(found.is_worse(plan.limit))
 
 

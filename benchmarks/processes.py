@@ -59,5 +59,15 @@ def children(pid: int) -> list[int]:
     return listed + [below for child in listed for below in children(child)]
 
 
+def with_variable(name: str, value: str) -> list[int]:
+    """Return the processes whose environment has this variable, which descendants inherit."""
+    entry, found = f"{name}={value}".encode(), []
+    for process in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if entry in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
 def open_files(pid: int) -> int:
     return sum(1 for _ in (PROC / str(pid) / "fd").iterdir())

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,10 +21,18 @@ from statistics import linear_regression
 import orjson
 
 from benchmarks import workloads
-from benchmarks.commands import ROOT, Collection, Config, ModelEndpoint, Run, collect, model_endpoint, stack
-from benchmarks.latency import FULL, turns_per_s, watch
-from benchmarks.processes import open_files, rss_mb
-from benchmarks.tables import markdown, table, verdict, write_between
+from benchmarks.commands import (
+    BenchmarkError,
+    Collection,
+    Config,
+    ModelEndpoint,
+    Run,
+    collect,
+    model_endpoint,
+    stack,
+)
+from benchmarks.processes import cpu_s, host_cpu_s, open_files, rss_mb
+from benchmarks.tables import host, markdown, table, verdict, write_between
 from rollyard.cli.capacity import (
     EXAMPLE,
     CapacityOptions,
@@ -51,7 +56,9 @@ WITHIN = 0.15
 """Largest deviation of a prediction."""
 LEAST_MS_PER_TURN = 0.5
 """Assumed CPU per turn, which decides how many episodes are played without a model latency."""
-LOOK_EVERY_S = 1.0
+FULL = 0.85
+"""Utilization of the host above which the CPU is the bottleneck."""
+SAMPLE_EVERY_S, LOOK_EVERY_S = 0.05, 1.0
 IDLE_FILES = 30
 """Open files of a process without episodes."""
 
@@ -127,7 +134,36 @@ class Effort:
     checks: Sequence[Play] = (Play(512, 0.5, replicas=1), Play(1024, 1.0, turns=12, kb=16), Play(2048, 2.0, turns=10))
 
 
-QUICK = Effort(2.0, (0.2,), (32, 64), (1,), 32, Play(64, 0.2, replicas=1), 1, (Play(32, 0.2, turns=8, kb=4),))
+QUICK = Effort(1.0, (0.1,), (32, 64), (), 32, Play(32, 0.1, replicas=1), 1, ())
+"""Most of it would be starts of servers, so that points of other tables are shown where there are none."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Counters at one point in time."""
+
+    turns: int
+    clock: float
+    busy_s: float
+    available_s: float
+    """CPU seconds of the host since boot: busy, and in total."""
+    used_s: dict[str, float]
+    """CPU seconds by process of the benchmark."""
+
+
+def watch(run: Run, script: ModelEndpoint, collection: Collection, turns: int) -> Iterator[Sample]:
+    """Wait for a collection that has just been started; yield the samples between 20 % and 80 % of its `turns`."""
+    before, _ = script.stats()
+    count = 0
+    while collection.process.poll() is None:
+        made = script.stats()[0] - before
+        if 0.2 <= made / turns <= 0.8:
+            used = {**run.cpu(), "collector": cpu_s(collection.process.pid), "model endpoint": cpu_s(script.pid)}
+            count += 1
+            yield Sample(made, time.monotonic(), *host_cpu_s(), used)
+        time.sleep(SAMPLE_EVERY_S)
+    if collection.process.wait() != 0 or count < 2:
+        raise BenchmarkError(f"{count} samples; the collection failed or was too short: {collection.status()}")
 
 
 @contextmanager
@@ -163,7 +199,7 @@ def measure(run: Run, script: ModelEndpoint, play: Play, seconds: float) -> Poin
             files = {name: max(open_files(pid), files.get(name, 0)) for name, pid in pids.items()}
     first, last = samples[0], samples[-1]
     seconds = last.clock - first.clock
-    rate = turns_per_s(samples)
+    rate = linear_regression([sample.clock for sample in samples], [sample.turns for sample in samples]).slope
     used = {name: (spent - first.used_s[name]) / seconds for name, spent in last.used_s.items()}
     endpoint = used.pop("model endpoint")
     busiest = max(used, key=lambda name: used[name])
@@ -261,16 +297,6 @@ class Found:
         return 1 if kind == "collector" else point.play.replicas
 
 
-def host() -> str:
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    cpu = names[0] if names else platform.machine()
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    return f"{today}, {os.cpu_count()} cores of {cpu}, Python {platform.python_version()}, commit {commit or 'unknown'}"
-
-
 def run(effort: Effort) -> Found:
     replicas = []
     for count in effort.replicas:
@@ -300,7 +326,7 @@ def run(effort: Effort) -> Found:
             checks.append(measure(stack, script, play, effort.seconds))
         _say(checks[-1])
     short, long, large = costs
-    return Found(replicas, in_flight, short, long, large, checks)
+    return Found(replicas or [short], in_flight, short, long, large, checks or in_flight[:1])
 
 
 def _say(point: Point) -> None:

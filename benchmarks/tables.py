@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
+
+Rows = Sequence[Sequence[object]]
 
 
 def verdict(met: bool) -> str:
@@ -32,6 +39,25 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[s
     """Return the lines of a table in Markdown; the first column is left-aligned, the others right-aligned."""
     lines = [f"| {' | '.join(map(_shown, line))} |" for line in (columns, *rows)]
     return [lines[0], f"|---{'|---:' * (len(columns) - 1)}|", *lines[1:]]
+
+
+def host() -> str:
+    """Return what was measured where: date, cores, Python and commit."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpu = names[0] if names else platform.machine()
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    return f"{today}, {os.cpu_count()} cores of {cpu}, Python {platform.python_version()}, commit {commit or 'unknown'}"
+
+
+def write_section(path: Path, name: str, load: float, tables: Sequence[tuple[str, Sequence[str], Rows]]) -> None:
+    """Replace the tables of a program, each with its title, columns and rows; `load`: the host's load before it."""
+    parts = [f"Measured on {host()}; load average before: {load:.1f}.", ""]
+    for title, columns, rows in tables:
+        parts += [f"**{title}**", "", *markdown(columns, rows), ""]
+    write_between(path, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", "\n".join(parts))
+    print(f"wrote the tables to {path}")
 
 
 def write_between(path: Path, begin: str, end: str, text: str) -> None:

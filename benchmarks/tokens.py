@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ import uvloop
 from benchmarks import token_engine
 from benchmarks.commands import BenchmarkError, Config, Run, endpoint, stack
 from benchmarks.processes import cpu_s
-from benchmarks.tables import table, verdict
+from benchmarks.tables import table, verdict, write_section
 from rollyard.agents.episode import Conversation
 from rollyard.records.rollout_types import ResponseItem
 from rollyard.records.types import Json
@@ -169,7 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: 64 at once, few calls, one round")
     parser.add_argument("--rounds", type=int, default=2, help="measurements per point; the best one is reported")
+    parser.add_argument("--write", type=Path, help="page whose table to replace")
     options = parser.parse_args(arguments)
+    load = os.getloadavg()[0]
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     raise_file_limit()
     rows: list[list[object]] = []
@@ -184,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append([kind.title, *target, *found])
     head = ["", "target", "", *(f"{number:,} at once" for number in effort.parallel)]
     table("vllm_model with recorded tokens: milliseconds of its CPU per call, excluding the engine", head, rows)
+    if options.write:
+        shown = ("ms of the model server's CPU per call", ["", *head[3:]], [[row[0], *row[3:]] for row in rows])
+        write_section(options.write, "tokens", load, [shown])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ both stacks up, and prints the medians, their ratio and its interval (comparison
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from benchmarks import workloads
 from benchmarks.commands import COMMANDS, ModelEndpoint, Run, collect, model_endpoint, stack
 from benchmarks.comparison import LIMIT, Figure, Measure, Plan, against
 from benchmarks.processes import rss_mb
-from benchmarks.tables import table, verdict
+from benchmarks.tables import table, verdict, write_section
 
 TURNS = 6
 MODES: dict[str, Sequence[str]] = {"processes": (), "colocated": ("+colocate=true",)}
@@ -147,13 +148,20 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
     table(title, head, rows, note)
 
 
-def figures(parallel: int, scale: float) -> list[Figure]:
+def compact(title: str, points: Sequence[Point]) -> tuple[str, list[str], list[list[object]]]:
+    """Return the table of one series for the README."""
+    names = [name for name in points[0].ms if name != "head"]
+    rows = [[f"{one.parallel:,}", one.total_ms, *(one.ms[name] for name in names), one.rate] for one in points]
+    return f"{title}: ms of CPU per turn", ["parallel", "all", *names, "rollouts/s"], rows
+
+
+def figures(numbers: Sequence[int], scale: float) -> list[Figure]:
     """Return what a comparison measures: CPU per turn, with a process per server and colocated."""
 
-    def figure(mode: str, options: Sequence[str]) -> Figure:
+    def figure(mode: str, options: Sequence[str], parallel: int) -> Figure:
         @contextmanager
         def prepare(commands: Path, folder: Path) -> Iterator[Measure]:
-            with warm(folder, "grl_sokoban", options, 3, commands) as ready:
+            with warm(folder, "grl_sokoban", options, 2, commands) as ready:
 
                 def once(number: int) -> dict[str, float]:
                     rows = folder / f"rows{number}.jsonl"
@@ -165,7 +173,7 @@ def figures(parallel: int, scale: float) -> list[Figure]:
 
         return Figure(f"turns, {mode}, {parallel} in flight", "CPU ms/turn", prepare)
 
-    return [figure(mode, options) for mode, options in MODES.items()]
+    return [figure(mode, options, parallel) for parallel in numbers for mode, options in MODES.items()]
 
 
 def curve(folder: Path, lengths: Sequence[int], parallel: int, effort: Effort) -> None:
@@ -194,21 +202,28 @@ def _numbers(text: str) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smoke test: one point, few rollouts, one round")
+    parser.add_argument(
+        "--quick", action="store_true", help="smoke test: one series, one point, few rollouts, one round"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="measurements per point; the best one is reported")
     parser.add_argument("--turns", type=_numbers, metavar="5,20,100", help="the curve over the length of episodes")
     parser.add_argument("--against", metavar="REVISION", help="compare with this commit, in turn")
     parser.add_argument("--pairs", type=int, default=8, help="with --against: measurements of each (default: 8)")
-    parser.add_argument("--parallel", type=int, default=64, choices=ROLLOUTS, help="with these two (default: 64)")
+    parser.add_argument(
+        "--parallel", type=int, nargs="+", default=[64], choices=ROLLOUTS, help="with these two (default: 64)"
+    )
     parser.add_argument("--max-ratio", type=float, default=LIMIT, help="with --against: fail if a ratio is above it")
+    parser.add_argument("--write", type=Path, help="page whose tables to replace")
     options = parser.parse_args(arguments)
+    load = os.getloadavg()[0]
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     if options.against:
-        plan = Plan(options.pairs, options.pairs, limit=options.max_ratio)
+        plan = Plan(pairs=options.pairs, most_pairs=options.pairs, limit=options.max_ratio)
         sys.exit(against(options.against, figures(options.parallel, effort.scale), plan))
     if options.turns:
         with tempfile.TemporaryDirectory() as temporary:
-            curve(Path(temporary), options.turns, options.parallel, effort)
+            for parallel in options.parallel:
+                curve(Path(temporary), options.turns, parallel, effort)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -218,8 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ["+colocate=true"]),
             ("An environment with one empty tool, one process per server", "processes", "trivial", [roots]),
         ]
-        for title, mode, environment, extra in all_series[: 2 if options.quick else None]:
-            show(title, mode, series(folder, environment, extra, effort))
+        tables = []
+        for title, mode, environment, extra in all_series[: 1 if options.quick else None]:
+            points = series(folder, environment, extra, effort)
+            show(title, mode, points)
+            tables.append(compact(title, points))
+    if options.write:
+        write_section(options.write, "turns", load, tables)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks import workloads
 from benchmarks.commands import ModelEndpoint, Run, collect, model_endpoint, stack
-from benchmarks.scale import KINDS, Play, Point, host, host_cpu, measure
-from benchmarks.tables import markdown, table, write_between
+from benchmarks.scale import KINDS, Play, Point, host_cpu, measure
+from benchmarks.tables import host, markdown, table, write_between
 from tests.external.ray.clusters import Node, short_folder
 from tests.support.machines import simulated_machines
 

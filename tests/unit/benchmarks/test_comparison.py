@@ -14,6 +14,8 @@ from benchmarks.comparison import Figure, Measure, Plan, Sample, against, compar
 from benchmarks.gate import BASELINE
 
 BEFORE = Path("before")
+COSTS = ((1.0, 0.02), (1.0, 0.05), (1.04, 0.02), (2.0, 0.0))
+"""Ratio and measuring error."""
 
 
 class Costs:
@@ -43,28 +45,25 @@ def test_the_interval_of_a_median_ratio_leaves_out_a_single_outlier() -> None:
 
 
 def test_a_figure_is_worse_only_if_its_whole_interval_is_above_the_limit(tmp_path: Path) -> None:
-    found = {now: compare(Costs(now, 0.02).figure, BEFORE, tmp_path / str(now), Plan(), 0.0) for now in (1.0, 1.1)}
+    found = {now: compare(Costs(now, 0.02).figure, BEFORE, tmp_path / str(now), Plan()) for now in (1.0, 1.1)}
     assert [comparison.is_worse(1.03) for comparison in found.values()] == [False, True]
     assert [len(comparison.now) for comparison in found.values()] == [Plan.pairs, Plan.most_pairs]
-    assert not compare(Costs(1.04, 0.05).figure, BEFORE, tmp_path / "unsure", Plan(), 0.0).is_worse(1.03)
+    assert not compare(Costs(1.04, 0.05).figure, BEFORE, tmp_path / "unsure", Plan()).is_worse(1.03)
 
 
-def test_more_pairs_are_measured_while_the_limit_is_inside_the_interval(tmp_path: Path) -> None:
-    unsure = Costs(1.03, 0.05).figure
-    assert len(compare(unsure, BEFORE, tmp_path / "a", Plan(pairs=3, most_pairs=7), 0.0).now) == 7
-    hurried = Plan(pairs=3, most_pairs=7, extra_until_s=-1.0)
-    assert len(compare(unsure, BEFORE, tmp_path / "b", hurried, 0.0).now) == 3
-    assert len(compare(Costs(2.0).figure, BEFORE, tmp_path / "c", hurried, 0.0).now) == 7
+def test_the_nearer_a_figure_is_to_being_worse_the_more_pairs_are_measured(tmp_path: Path) -> None:
+    pairs = {costs: len(compare(Costs(*costs).figure, BEFORE, tmp_path / str(costs), Plan()).now) for costs in COSTS}
+    assert pairs == {(1.0, 0.02): 3, (1.0, 0.05): 6, (1.04, 0.02): 12, (2.0, 0.0): 12}
 
 
 def test_the_two_of_a_pair_take_turns_in_being_first(tmp_path: Path) -> None:
     costs = Costs(2.0)
-    compare(costs.figure, BEFORE, tmp_path / "costs", Plan(2, 2), 0.0)
+    compare(costs.figure, BEFORE, tmp_path / "costs", Plan(pairs=2, most_pairs=2))
     assert costs.order == ["now", "before", "before", "now"]
 
 
 def test_medians_are_shown_by_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compare(Costs(2.0).figure, BEFORE, tmp_path / "costs", Plan(), 0.0).show(1.03)
+    compare(Costs(2.0).figure, BEFORE, tmp_path / "costs", Plan()).show(1.03)
     shown = capsys.readouterr().out
     assert [line.split() for line in shown.splitlines()[4:6]] == [
         ["before", "1.00", "0.50", "0.50"],
