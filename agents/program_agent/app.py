@@ -30,6 +30,7 @@ from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.process_group import guarded
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.records.types import FinishReason, Json, items
+from rollyard.services.http.client import Session
 from rollyard.services.http.listener import bind
 from rollyard.services.http.request import HttpResponse, raise_for_status
 from rollyard.services.responses.recorded_episode import (
@@ -152,10 +153,14 @@ class ProgramEpisode(Episode):
         self._run: Json = {}
 
     async def begin(self, time_limit_s: float) -> None:
-        """Let the model server record the episode. Raises Failure."""
+        """Let the model server record the episode. Raises Failure, also if there is only a stored rollout to play."""
+        if not isinstance(self._model, Session):
+            detail = "programs cannot play a rollout again, but the environment's verdict depends on its session"
+            raise Failure(FailureKind.BAD_TASK, detail)
+        self._recorder = self._model
         params = {name: value for name, value in self.conversation.params.items() if name not in _OF_PROGRAM}
         request = RecordingRequest(params=params, keep_s=time_limit_s + self._model_timeout_s)
-        answer = await self._model.send(OPEN, request.model_dump_json().encode(), self._model_timeout_s)
+        answer = await self._recorder.send(OPEN, request.model_dump_json().encode(), self._model_timeout_s)
         if self._model.foreign:
             detail = "program_agent requires a model server of Rollyard, and this one is of another framework"
             raise Failure(FailureKind.BAD_REQUEST, detail, server=self._model.server)
@@ -220,7 +225,7 @@ class ProgramEpisode(Episode):
         self._begun += is_turn
         started = self._state.enter("model", self._model.server)
         try:
-            answer = await self._model.send(f"{RECORDED}{path}", body, self._model_timeout_s)
+            answer = await self._recorder.send(f"{RECORDED}{path}", body, self._model_timeout_s)
             raise_for_status(answer, self._model.server)
         except Failure as failure:
             self._begun -= is_turn
