@@ -150,9 +150,12 @@ class ModelServer(Server, Generic[S]):
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
         request = self.__recent.read(call)
-        if request.get("stream"):
-            return await self.stream_responses(request, call)
-        return _encoded(await self.responses(_without_stream(request), call))
+        try:
+            if request.get("stream"):
+                return await self.stream_responses(request, call)
+            return _encoded(await self.responses(_without_stream(request), call))
+        finally:
+            self.__recent.finish(call)
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
         """Create a chat completion (OpenAI's API). With `"stream": true`, return it as a stream of chunks."""
@@ -232,8 +235,9 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
 KEPT_SHARE, MAX_KEPT_BYTES = 1 / 16, 2 << 30
 """The memory of the requests that are kept, at most: this share of the host's, and so many bytes. The episodes that
 were silent for the longest time are forgotten first."""
-SILENT_S = 900.0
-"""An episode that was silent for so long is forgotten."""
+SILENT_S = 60.0
+"""An episode that made no call for so long, and waits for none, is forgotten: most have ended by then, and for another
+one, parsing a conversation again costs little after such a time."""
 PARSED = 6
 """Memory of parsed items in bytes per byte of their JSON: that of token ids and logprobs, which is the most."""
 EPISODE_BYTES = 8 << 10
@@ -250,6 +254,8 @@ class EpisodeInput:
     start: int
     """Number of items in the episode's first request."""
     turn: int = 0
+    calls: int = 0
+    """Number of its requests that are not answered yet."""
     at: float = 0.0
     text: bytes = b""
     """The body, up to the end of its input if it can be continued."""
@@ -309,7 +315,8 @@ class EpisodeInput:
 class RecentRequests:
     """The last request of each episode, for those who watch it and for its next request."""
 
-    def __init__(self, *, keeps_input: bool, max_bytes: int) -> None:
+    def __init__(self, *, keeps_input: bool, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._keeps_input = keeps_input
         self._max_bytes = max_bytes
         self._requests: OrderedDict[str, EpisodeInput] = OrderedDict()
@@ -336,7 +343,8 @@ class RecentRequests:
             known.begin(call.body, request, keep=self._keeps_input)
         assert known is not None
         known.turn += 1
-        known.at = now = time.monotonic()
+        known.calls += 1
+        known.at = now = self._clock()
         self._requests.move_to_end(episode)  # type: ignore[arg-type]
         size = EPISODE_BYTES + len(known.text)
         if known.converted is not None:
@@ -346,12 +354,23 @@ class RecentRequests:
         self._bytes += size - known.counted
         known.counted = size
         while len(self._requests) > 1:
-            oldest = next(iter(self._requests.values()))
-            if self._bytes <= self._max_bytes and now - oldest.at < SILENT_S:
-                break
-            self._requests.popitem(last=False)
+            name, oldest = next(iter(self._requests.items()))
+            if self._bytes <= self._max_bytes:
+                if now - oldest.at < SILENT_S:
+                    break
+                if oldest.calls:
+                    oldest.at = now
+                    self._requests.move_to_end(name)
+                    continue
+            del self._requests[name]
             self._bytes -= oldest.counted
         return request
+
+    def finish(self, call: RawRequest) -> None:
+        """Note that a request was answered. If no other one follows for a while, the episode has ended."""
+        if (known := self.find(call)) is not None:
+            known.calls = max(known.calls - 1, 0)  # it may have been forgotten meanwhile
+            known.at = self._clock()
 
     async def of_episode(self, episode: str) -> Json:
         """Return the last request of an episode: its input, its other parameters, and where the episode began."""
@@ -361,7 +380,7 @@ class RecentRequests:
         params: Json = orjson.loads(found.body)
         given: Any = params.pop("input", None)
         conversation = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
-        age_s = round(time.monotonic() - found.at, 3)
+        age_s = round(self._clock() - found.at, 3)
         return {"input": conversation, "params": params, "start": found.start, "turn": found.turn, "age_s": age_s}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.responses_api_models.base import RecentRequests
+from rollyard.responses_api_models.base import SILENT_S, RecentRequests
 from rollyard.services.http.request import RawRequest
 
 A, B, C = ({"role": "user", "content": text} for text in "abc")
@@ -100,3 +100,21 @@ async def test_what_is_kept_is_bounded_and_shows_the_last_request() -> None:
     assert 5 < len(recent._requests) < 15
     shown = await recent.of_episode("e99")
     assert (shown["input"], shown["params"], shown["start"], shown["turn"]) == ([A, B], {"temperature": 1}, 1, 2)
+
+
+async def test_an_episode_is_forgotten_a_while_after_its_last_answer_but_never_while_it_waits_for_one() -> None:
+    now = 0.0
+    recent = RecentRequests(keeps_input=True, max_bytes=1 << 30, clock=lambda: now)
+    for episode in ("waits", "ended"):
+        recent.read(call(request(A), episode))
+    recent.finish(call(request(A), "ended"))
+    now = 10 * SILENT_S
+    recent.read(call(request(A), "new"))
+    assert list(recent._requests) == ["new", "waits"]
+    recent.finish(call(request(A), "waits"))
+    now += SILENT_S - 1
+    recent.read(call(request(A), "new"))
+    assert "waits" in recent._requests
+    now += 2
+    recent.read(call(request(A), "new"))
+    assert list(recent._requests) == ["new"]
