@@ -214,14 +214,14 @@ def _made(path: Path, entries: Iterator[_Entry]) -> Path:
     named = path if path.name not in ("", "..") else path.resolve()
     target = named.with_name(f"{named.name if path.is_dir() else named.stem}{_ENDING}")
     failures = RolloutPaths(target).failures
-    for file in (target, failures):
-        if file.exists() and SOURCE not in mapping(_first_value(file)) and file.stat().st_size:
-            raise OperatorError(
-                f"the rollouts of {path} would be written to {file}, which exists and was not made of such a file: "
-                "move it away"
-            )
     new = [file.with_name(f".{file.name}.{os.getpid()}") for file in (target, failures)]
     try:
+        for file in (target, failures):
+            if file.exists() and SOURCE not in mapping(_first_value(file)) and file.stat().st_size:
+                raise OperatorError(
+                    f"the rollouts of {path} would be written to {file}, which exists and was not made of such a "
+                    "file: move it away"
+                )
         with new[0].open("wb") as rows, new[1].open("wb") as failed:
             _write(path, entries, rows, failed)
         for made, file in zip(new, (target, failures), strict=True):
@@ -232,7 +232,7 @@ def _made(path: Path, entries: Iterator[_Entry]) -> Path:
     except OSError as error:
         raise OperatorError(
             f"the rollouts of {path} cannot be written beside it, to {target}: {error.strerror}. Copy it to a folder "
-            "in which you may write"
+            "in which such a file can be written"
         ) from error
     finally:
         for made in new:

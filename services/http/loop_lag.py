@@ -196,4 +196,5 @@ class LagAwareTimeout:
             self.start_timer(within_s=math.inf)
             return
         self._expired = True
+        self._lag.forget(self)  # the task may need several iterations to end, and must not be cancelled again
         self._task.cancel()

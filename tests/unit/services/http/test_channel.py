@@ -434,7 +434,7 @@ async def test_a_post_without_a_hot_route_is_offered_to_the_channel_only_once() 
         async def plain() -> str:
             return "plain"
 
-        client = make_client({"env": [hosted.url]}, transport)
+        client = client_of({"env": [hosted.url]}, transport)
         channel = await opened(transport, client)
         numbers = channel._numbers
         before = next(numbers)

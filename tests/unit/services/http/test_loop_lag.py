@@ -84,6 +84,16 @@ async def test_a_timeout_that_is_not_due_soon_expires_without_its_own_timer(
     lag.stop()
 
 
+async def test_a_task_that_ends_slowly_after_its_timeout_is_not_cancelled_again() -> None:
+    lag = LoopLag()
+    with pytest.raises(TimeoutError), lag.timeout(0.01):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            lag.stop()  # starts the timers that are left
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("seconds", [1.0, 100.0])
 async def test_a_timeout_leaves_nothing_for_the_garbage_collector(seconds: float) -> None:
     lag = LoopLag()
