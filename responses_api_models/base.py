@@ -42,6 +42,7 @@ from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint, unsealed
+from rollyard.services.responses.recorded_episode import RECORDED
 from rollyard.services.responses.response_validity import offered, sendable_items
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.runtime.process_setup import available_memory
@@ -195,7 +196,8 @@ class ModelServer(Server, Generic[S]):
         return {"id": name, "object": "model", "created": int(time.time()), "owned_by": self.name}
 
 
-_MODEL_CALLS = ("/v1/responses", "/v1/chat/completions", MESSAGES, POLICY_PATH)
+_DIALECTS = ("/v1/responses", "/v1/chat/completions", MESSAGES)
+_MODEL_CALLS = (*_DIALECTS, *(f"{RECORDED}{path}" for path in _DIALECTS), POLICY_PATH)
 
 
 def _failed(status: int) -> bool:

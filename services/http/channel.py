@@ -341,6 +341,7 @@ class Channels:
     def close(self) -> None:
         for task in self._opening.values():
             task.cancel()
+        self._opening.clear()
         for channel in list(self._opened):
             channel.abort()
         self._channels.clear()
@@ -360,7 +361,7 @@ class Channels:
             if channel is None or before is not None:
                 return error if isinstance(error, ConnectFailed) else ConnectFailed(BUSY, timed_out=True)
         finally:
-            del self._opening[peer]
+            self._opening.pop(peer, None)  # none if all were closed
             if channel is not None and not is_open:
                 channel.abort()
         if channel is None or not is_open:

@@ -141,11 +141,11 @@ class LoopLag:
             self.record(max(now - self._due, 0.0))
         assert self._loop is not None
         self._due = now + EVERY_S
+        self._timer = self._loop.call_later(EVERY_S, self._wake)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             for timeout in self._timeouts:
                 timeout.start_timer(within_s=2 * SWEEP_S)
-        self._timer = self._loop.call_later(EVERY_S, self._wake)
 
     def _rotate_window(self) -> None:
         now = self._clock()

@@ -303,7 +303,9 @@ class OpenCollection:
         )
 
     async def _load_reader(self) -> Callable[[], Awaitable[ModelLoad | None]] | None:
-        """Return how to read the load of the model servers, or None if none of them reports it."""
+        """Return how to read the load of the model servers, or None if none of them reports it, or none is called."""
+        if isinstance(self._tasks, StoredRollouts):
+            return None
         from rollyard.services.rollouts.concurrency import LoadReader  # most collections do not need it
 
         directory = await self._stack.client.book.current()

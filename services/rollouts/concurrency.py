@@ -368,7 +368,7 @@ class LoadReader:
         self._servers = servers
         self._latest: dict[str, ModelLoad] = {}
         self._ended = ModelLoad()
-        """The counters of instances that have restarted or left."""
+        """The counters of instances before they restarted."""
         self.supported = True
         """False if none of the servers reports its load."""
 
@@ -387,9 +387,12 @@ class LoadReader:
             }
         except (Failure, ValidationError, orjson.JSONDecodeError):
             return None
-        self.supported = bool(loads) or not own
-        for url, before in self._latest.items():
-            if url not in loads or loads[url].finished < before.finished:
-                self._ended = summed([self._ended, before.model_copy(update={"in_flight": 0, "engine": None})])
-        self._latest = loads
-        return summed([self._ended, *loads.values()])
+        # Without any instance, it is not known yet what the servers report.
+        self.supported = bool(loads) or bool(self._servers and not urls)
+        idle = {"in_flight": 0, "engine": None}
+        absent = {url: load.model_copy(update=idle) for url, load in self._latest.items() if url not in loads}
+        for url in loads.keys() & self._latest.keys():
+            if loads[url].finished < self._latest[url].finished:
+                self._ended = summed([self._ended, self._latest[url].model_copy(update=idle)])
+        self._latest = {**absent, **loads}
+        return summed([self._ended, *self._latest.values()])

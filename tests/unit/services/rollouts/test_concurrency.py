@@ -9,11 +9,14 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from rollyard.records.activity import EngineLoad, ModelLoad
-from rollyard.services.rollouts.concurrency import Concurrency
+from rollyard.services.http.client import ServerClient
+from rollyard.services.rollouts.concurrency import Concurrency, LoadReader
 
 SEEDS = (1, 2)
 
@@ -277,3 +280,46 @@ def test_the_limit_stays_within_what_files_and_memory_allow() -> None:
     assert controller.limit == 100
     controller.update(engine.now + 1, engine.load(), 100, free_memory=0.04)
     assert controller.limit == 90
+
+
+class FakeStack:
+    """The client of model servers; `loads` has the finished calls of the instances that are in the directory now."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, int] = {}
+        self.foreign: set[str] = set()
+        self.book = self
+
+    async def current(self) -> Any:
+        return SimpleNamespace(servers={"model": tuple(self.loads)})
+
+    def foreign_instance(self, url: str) -> str | None:
+        return url if url in self.foreign else None
+
+    async def get_from(self, url: str, path: str, timeout_s: float) -> Any:
+        return SimpleNamespace(status=200, body=ModelLoad(finished=self.loads[url]).model_dump_json().encode())
+
+
+async def finished(reader: LoadReader) -> int:
+    load = await reader.read()
+    assert load is not None
+    return load.finished
+
+
+async def test_an_instance_that_is_away_for_a_while_or_restarts_is_counted_once() -> None:
+    stack = FakeStack()
+    reader = LoadReader(cast(ServerClient, stack), ["model"])
+    found = []
+    for loads in ({"a": 10, "b": 5}, {"b": 6}, {"a": 12, "b": 6}, {"a": 3, "b": 6}):
+        stack.loads = loads
+        found.append(await finished(reader))
+    assert found == [15, 16, 18, 12 + 3 + 6]
+
+
+@pytest.mark.parametrize("servers", [[], ["model"]])
+async def test_model_servers_of_another_framework_or_none_at_all_report_no_load(servers: list[str]) -> None:
+    stack = FakeStack()
+    stack.loads, stack.foreign = {"a": 1}, {"a"}
+    reader = LoadReader(cast(ServerClient, stack), servers)
+    await reader.read()
+    assert not reader.supported
