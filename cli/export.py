@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,20 +129,19 @@ def _write_rollouts(source: Path, folder: Path, identities: _Identities) -> int:
 def _write_failures(paths: RolloutPaths, folder: Path, identities: _Identities) -> int:
     if not paths.failures.is_file():
         return 0
-    count = 0
+    written: Counter[str] = Counter()
     for line in iter_jsonl(paths.failures, refuse(paths.failures)):
-        count += 1
         failure, identity = identities.without(line.value)
         keys = ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index")
         name = "-".join(str(whole_number(failure.get(key))) for key in keys)
-        file = folder / "failures" / f"{name}.json"
-        file.parent.mkdir(exist_ok=True)
         # A collection that was killed may have written an attempt twice.
-        while file.exists():
-            file = file.with_name(f"{file.stem}-again.json")
+        again = f"-again-{written[name]}" if written[name] else ""
+        written[name] += 1
+        file = folder / "failures" / f"{name}{again}.json"
+        file.parent.mkdir(exist_ok=True)
         with _naming(f"{paths.failures}: line {line.number}"):
             _write(file, atif.trajectory_of_failure(failure, identity))
-    return count
+    return written.total()
 
 
 @contextmanager

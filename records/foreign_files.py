@@ -30,7 +30,11 @@ SOURCE = "_ng_source"
 """Key of a row that was read from a file of another program: `file`, relative to what was opened, and `session_id` and
 `agent_version` of a trajectory, with which it is exported again."""
 _MAX_IMAGE_BYTES = 32 << 20
+_MAX_BYTES_OF_IMAGES = 256 << 20
+"""Of a document, each time that it shows one. The row keeps the path of any further image."""
 _ENDING = ".rollouts.jsonl"
+_INVALID = "invalid_reward"
+"""Failure kind of a trial whose reward does not count, without an exception."""
 
 
 def rollout_file(path: Path) -> Path:
@@ -91,10 +95,20 @@ def _documents(folder: Path) -> list[Path]:
     manifest = folder / "manifest.jsonl"
     if manifest.is_file():
         names = [line.value.get("trajectory_path") for line in iter_jsonl(manifest, refuse(manifest))]
-        files = [folder / name for name in names if isinstance(name, str)]
-        return [*files, *sorted((folder / "failures").glob("*.json"))]
+        files = [(_inside(folder, name), name) for name in names if isinstance(name, str)]
+        if outside := next((name for file, name in files if file is None), None):
+            raise RunError(f"{manifest} names {outside!r:.200}; expected the path of a file in {folder}")
+        return [*(file for file, _ in files if file is not None), *sorted((folder / "failures").glob("*.json"))]
     found = [*sorted(folder.glob("*.json")), *sorted(folder.rglob("agent/trajectory.json"))]
     return [file for file in found if file.name == "trajectory.json" or _mentions_atif(file)]
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """Return the file that a document of the folder names; None if it is elsewhere: a document may name any path."""
+    with suppress(OSError, RuntimeError, ValueError):  # a circle of links, or a character that no path has
+        root = folder.resolve()
+        return folder / (folder / name).resolve().relative_to(root)
+    return None
 
 
 def _mentions_atif(file: Path) -> bool:
@@ -134,13 +148,15 @@ def _of_lines(path: Path) -> Iterator[_Entry]:
 
 
 def _entry(value: Any, place: str, source: str, folder: Path, trial: Json) -> _Entry:
+    left = _MAX_BYTES_OF_IMAGES
+
     def image(name: str) -> bytes | None:
-        file = (folder / name).resolve()
-        # A document may name any path: only those beside it are its own.
-        if not file.is_relative_to(folder.resolve()):
+        nonlocal left
+        if (file := _inside(folder, name)) is None:
             return None
         with suppress(OSError):
-            if file.stat().st_size <= _MAX_IMAGE_BYTES:
+            if (size := file.stat().st_size) <= min(left, _MAX_IMAGE_BYTES):
+                left -= size
                 return file.read_bytes()
         return None
 
@@ -191,8 +207,8 @@ def _trial(file: Path) -> Json:
         "reward": reward if is_reward(reward) else None,
         "reward_components": rewards if len(rewards) > 1 else None,
         "exception": error.get("exception_message"),
-        # Harbor says itself whether the reward of a trial with an exception counts.
-        "failure_kind": error.get("exception_type") if not result.get("reward_valid", True) else None,
+        # Harbor says itself whether the reward counts.
+        "failure_kind": None if result.get("reward_valid", True) else text_of(error.get("exception_type")) or _INVALID,
     }
     return {name: value for name, value in found.items() if value not in (None, "")}
 
@@ -212,7 +228,8 @@ def _of_inspect(path: Path) -> Iterator[_Entry]:
 def _made(path: Path, entries: Iterator[_Entry]) -> Path:
     """Write the rollout file and its failures, and return its path. What is there already stays if it is the same."""
     named = path if path.name not in ("", "..") else path.resolve()
-    target = named.with_name(f"{named.name if path.is_dir() else named.stem}{_ENDING}")
+    # With the suffix: x.eval, x.json, x.jsonl and the folder x are sources beside each other.
+    target = named.with_name(f"{named.name}{_ENDING}")
     failures = RolloutPaths(target).failures
     new = [file.with_name(f".{file.name}.{os.getpid()}") for file in (target, failures)]
     try:

@@ -23,8 +23,14 @@ from rollyard.records.types import CollectionStatus
 
 
 def real_file(path: Path) -> Path:
-    """Return the file that a link refers to, and any other path unchanged: two names of a file are one output."""
-    return path.resolve() if path.is_symlink() else path
+    """Return the file that a link refers to, and any other path unchanged: two names of a file are one output.
+
+    Raises OperatorError if there can be no such file, as when its name is too long.
+    """
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except OSError as error:
+        raise OperatorError(f"{str(path)!r} cannot be a file: {error.strerror}; expected another path") from error
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def _uniform(values: list[Any]) -> list[Any]:
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
     """Return the name and path of each file. Names default to the shortest distinct path endings.
 
-    Raises OperatorError if a file is not a rollout file, or if the names do not match the files.
+    Raises OperatorError if a file is not a rollout file or is listed twice, or if the names do not match the files.
     """
     if not paths:
         raise OperatorError("no rollout file given; expected, for example, results/rollouts.jsonl")
@@ -166,6 +172,8 @@ def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, 
                 f"{str(path)!r} is compressed or a table; expected JSON Lines, as written by ng_collect_rollouts. "
                 "Decompress or convert it first"
             )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise OperatorError(f"a file is listed more than once: {', '.join(map(str, paths))}")
     if names and len(names) != len(paths):
         raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one name per file")
     if len(set(names)) < len(names):
@@ -186,7 +194,7 @@ def _distinct_endings(paths: Sequence[Path]) -> list[str]:
         names = ["/".join(parts[-length:]) for parts in all_parts]
         if len(set(names)) == len(names):
             return names
-    raise OperatorError(f"a file is listed more than once: {', '.join(map(str, paths))}")
+    return [str(path) for path in paths]  # x.json and x.jsonl
 
 
 def check_output(path: Path, read: Iterable[Path] = ()) -> None:

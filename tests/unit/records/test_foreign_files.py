@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from rollyard.cli import export
+from rollyard.records import foreign_files
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE, rollout_file
 from rollyard.records.optional import is_installed
+from rollyard.records.rewards import mask_of
 from rollyard.records.rollout_file import Rollouts
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, write
@@ -87,7 +89,7 @@ def test_a_file_of_rollouts_is_opened_as_it_is(tmp_path: Path) -> None:
 def test_json_lines_of_trajectories_are_repeats_of_tasks_with_the_same_prompt(tmp_path: Path) -> None:
     path = write(tmp_path / "all.jsonl", [trajectory("a"), trajectory("b"), trajectory("a")])
     opened = rollout_file(path)
-    assert opened == tmp_path / "all.rollouts.jsonl"
+    assert opened == tmp_path / "all.jsonl.rollouts.jsonl"
     assert keys(opened) == [(0, 0), (1, 0), (0, 1)]
     assert [row[SOURCE]["file"] for row in rows(opened)] == ["all.jsonl:1", "all.jsonl:2", "all.jsonl:3"]
 
@@ -104,17 +106,19 @@ def test_a_job_of_harbor_has_the_rewards_and_the_failures_of_its_trials(tmp_path
         "a__1": {"task_name": "a", "verifier_result": {"rewards": {"reward": 1.0}}},
         "a__2": {"task_name": "a", "verifier_result": {"rewards": {"reward": 0.5, "style": 0}}},
         "b__1": {"task_name": "b", "exception_info": slow, "reward_valid": False},
+        "b__2": {"task_name": "b", "verifier_result": {"rewards": {"reward": 1.0}}, "reward_valid": False},
     }
     for name, result in results.items():
         save(tmp_path / "job" / name / "agent" / "trajectory.json", trajectory())
         save(tmp_path / "job" / name / "result.json", {"trial_name": name, **result})
     save(tmp_path / "job" / "result.json", {"stats": {}})
     opened = rollout_file(tmp_path / "job")
-    assert keys(opened) == [(0, 0), (0, 1), (1, 0)]
-    first, second, third = rows(opened)
+    assert keys(opened) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    first, second, third, fourth = rows(opened)
     assert (first["reward"], first["trial_name"]) == (1.0, "a__1")
     assert second["reward_components"] == {"reward": 0.5, "style": 0}
     assert (third.get("reward"), third["failure_kind"], third["exception"]) == (None, "AgentTimeoutError", "slow")
+    assert mask_of(fourth) == "invalid_reward"
 
 
 def test_a_trial_of_several_steps_has_the_reward_of_each(tmp_path: Path) -> None:
@@ -141,6 +145,26 @@ def test_images_are_only_read_from_beside_the_document(tmp_path: Path) -> None:
     assert urls == ["data:image/png;base64,MQ==", "../secret.png", str(secret), "images/none.png"]
 
 
+def test_an_image_beyond_those_that_a_document_may_have_in_all_stays_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_files, "_MAX_BYTES_OF_IMAGES", 2)
+    source = {"type": "image", "source": {"media_type": "image/png", "path": "a.png"}}
+    for name in "xy":
+        save(tmp_path / "t" / f"{name}.json", trajectory([source] * 3))  # type: ignore[arg-type]
+        (tmp_path / "t" / "a.png").write_bytes(b"1")
+    for row in rows(rollout_file(tmp_path / "t")):
+        urls = [part["image_url"] for part in row["responses_create_params"]["input"][0]["content"]]
+        assert urls == ["data:image/png;base64,MQ==", "data:image/png;base64,MQ==", "a.png"]
+
+
+def test_sources_beside_each_other_have_different_rollout_files(tmp_path: Path) -> None:
+    sources = [save(tmp_path / "x.json", trajectory()), write(tmp_path / "x.jsonl", [trajectory()])]
+    sources.append(save(tmp_path / "x" / "a.json", trajectory()).parent)
+    made = [rollout_file(source).name for source in sources]
+    assert made == ["x.json.rollouts.jsonl", "x.jsonl.rollouts.jsonl", "x.rollouts.jsonl"]
+
+
 def test_the_made_file_stays_if_nothing_changed_and_is_replaced_otherwise(tmp_path: Path) -> None:
     path = save(tmp_path / "t.json", trajectory())
     before = rollout_file(path).stat().st_ino
@@ -152,8 +176,8 @@ def test_the_made_file_stays_if_nothing_changed_and_is_replaced_otherwise(tmp_pa
 
 def test_a_file_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
     path = save(tmp_path / "t.json", trajectory())
-    kept = write(tmp_path / "t.rollouts.jsonl", grid([1], 1))
-    with pytest.raises(OperatorError, match=r"t\.rollouts\.jsonl, which exists"):
+    kept = write(tmp_path / "t.json.rollouts.jsonl", grid([1], 1))
+    with pytest.raises(OperatorError, match=r"t\.json\.rollouts\.jsonl, which exists"):
         rollout_file(path)
     assert rows(kept) == grid([1], 1)
 
@@ -215,6 +239,34 @@ def test_a_manifest_that_names_a_missing_file_is_refused(exported: Path) -> None
     (exported / "3-0.json").unlink()
     with pytest.raises(RunError, match=r"3-0\.json cannot be read"):
         rollout_file(exported)
+
+
+@pytest.mark.parametrize("name", ["../secret.json", "/etc/hostname", "a\0b"])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    save(tmp_path / "secret.json", trajectory())
+    (tmp_path / "t").mkdir()
+    manifest = write(tmp_path / "t" / "manifest.jsonl", [{"trajectory_path": name}])
+    with pytest.raises(RunError) as raised:
+        rollout_file(tmp_path / "t")
+    assert f"{manifest} names {name!r}" in str(raised.value)
+
+
+def test_a_manifest_of_absolute_paths_is_read_in_a_folder_given_relatively(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = save(tmp_path / "t" / "a.json", trajectory())
+    write(tmp_path / "t" / "manifest.jsonl", [{"trajectory_path": str(file)}])
+    monkeypatch.chdir(tmp_path)
+    (row,) = rows(rollout_file(Path("t")))
+    assert row[SOURCE]["file"] == "a.json"
+
+
+def test_an_attempt_that_was_written_often_is_exported_as_often(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", grid([1], 1))
+    write(tmp_path / "run_failures.jsonl", [FAILURE] * 60)
+    export.run([str(path)])
+    names = {file.name for file in (tmp_path / "run_atif" / "failures").iterdir()}
+    assert names == {"3-1-2.json", *(f"3-1-2-again-{number}.json" for number in range(1, 60))}
 
 
 @pytest.mark.skipif(is_installed("inspect_ai"), reason="inspect_ai is installed")

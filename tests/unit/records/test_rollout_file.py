@@ -8,6 +8,7 @@ import pytest
 
 import rollyard
 from rollyard.errors import OperatorError, RunError
+from rollyard.records.rollout_file import RolloutPaths, named_files
 
 LINES = b'{"reward":1,"success":true,"response":{"output":[]}}\n\n{"reward":0.5,"note":"x"}\n'
 
@@ -63,3 +64,25 @@ def test_an_arrow_table_stores_objects_and_mixed_columns_as_json_text(tmp_path: 
 def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is a folder"):
         rollyard.read_rollouts(tmp_path)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
+def test_a_file_is_not_listed_twice_whatever_the_names(tmp_path: Path, names: list[str]) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES)
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for other in (path, tmp_path / "link.jsonl"):
+        with pytest.raises(OperatorError, match="listed more than once"):
+            named_files([path, other], names)
+
+
+def test_files_that_differ_in_their_suffix_are_named_by_their_paths(tmp_path: Path) -> None:
+    paths = [tmp_path / "x.json", tmp_path / "x.jsonl"]
+    for path in paths:
+        path.write_bytes(LINES)
+    assert [name for name, _ in named_files(paths, [])] == [str(path) for path in paths]
+
+
+def test_a_name_that_is_too_long_for_a_file_is_the_operators(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"x' cannot be a file: File name too long"):
+        RolloutPaths(tmp_path / ("x" * 300))
