@@ -129,6 +129,7 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
                 waited = {program.ended, episode.ended}
                 await asyncio.wait(waited, timeout=self.settings.time_limit_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                episode.stop()
                 self._endpoint.dismiss(number)
                 await program.kill()
             return program
@@ -182,7 +183,7 @@ class ProgramEpisode(Episode):
         try:
             body = await self._model.post(CLOSE, b"{}", self._model_timeout_s)
         except Failure as failure:
-            self._fail(failure)
+            self._failure = self._failure or failure
             return
         recorded = RecordedEpisode.model_validate_json(body)
         self.conversation.output = cast(list[ResponseItem], recorded.output)
@@ -196,12 +197,13 @@ class ProgramEpisode(Episode):
 
         Raises Failure if something else than the program failed, or if the program has not once called the model with
         success: it is wrong, not the policy. A program that ends with an error later is graded like any other, because
-        the model may have led it there, and would otherwise get another attempt.
+        the model may have led it there, and would otherwise get another attempt. So is one that was ended while it
+        waited for the model's first answer.
         """
         self._run |= {"exit_status": program.status, "output": program.output}
         if self._failure is not None:
             raise self._failure
-        if not self.timings.model_calls:
+        if not self.timings.model_calls and not (self._begun and program.status is None):
             if self._refusal is not None:
                 raise self._refusal
             ended = "was ended by its time limit" if program.status is None else f"ended with status {program.status}"
@@ -243,6 +245,8 @@ class ProgramEpisode(Episode):
 
     async def _use(self, name: str, arguments: Json) -> ToolAnswer:
         """Call a tool of the environment for the program."""
+        if self.ended.done():
+            raise Failure(FailureKind.BAD_REQUEST, "this episode has ended")
         started = self._state.enter("tool", self._environment.server)
         try:
             answer = await self._execute(name, orjson.dumps(arguments).decode())
@@ -257,15 +261,17 @@ class ProgramEpisode(Episode):
 
     def _end(self, reason: FinishReason, detail: str) -> Failure:
         """End the program. Returns what it may still read."""
-        self._reason = self._reason or reason
-        self._stop()
+        if not self.ended.done():
+            self._reason = reason
+            self.stop()
         return Failure(FailureKind.BAD_REQUEST, f"this episode has ended: {detail}")
 
     def _fail(self, failure: Failure) -> None:
-        self._failure = self._failure or failure
-        self._stop()
+        if not self.ended.done():  # what fails afterwards, the program no longer needs
+            self._failure = failure
+            self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 

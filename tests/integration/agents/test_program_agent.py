@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -17,7 +18,11 @@ from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
+from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.http.request import RawRequest
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
 from rollyard.testing import Rollout, play
 from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.support.fixtures import failure_of
@@ -185,6 +190,34 @@ async def test_a_program_that_takes_too_long_is_graded_as_truncated(tmp_path: Pa
             rollout = await played("stubborn", str(tmp_path / "pids"), time_limit_s=limit_s)
             break
     assert (rollout.finish_reason, rollout["truncated"], rollout.reward) == ("time_limit", True, 1.0)
+
+
+class HangingModel(ModelServer[ServerSettings]):
+    async def responses(self, request: Json, call: RawRequest) -> Json:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def with_a_hanging_model(**more: Any) -> Json:
+    def model(context: Context) -> HangingModel:
+        return HangingModel(ServerSettings(), context)
+
+    async with episode_servers(Door, model, ProgramAgent, **settings("endless", **more)) as servers:
+        return await servers.run(ROW)
+
+
+async def test_a_first_answer_that_takes_longer_than_the_limit_is_graded_as_truncated() -> None:
+    for limit_s in (1, 4, 16):  # how long a busy machine takes to start the program
+        with contextlib.suppress(Failure):
+            row = await with_a_hanging_model(time_limit_s=limit_s)
+            break
+    assert (row["finish_reason"], row["truncated"], row["timings"]["model_calls"]) == ("time_limit", True, 0)
+    assert (row["reward"], row["response"]["output"]) == (1.0, [])
+
+
+async def test_a_model_server_that_hangs_longer_than_its_timeout_is_a_failure() -> None:
+    failure = await failure_of(with_a_hanging_model(model_timeout_s=0.2))
+    assert failure.kind is FailureKind.TIMEOUT
 
 
 async def test_a_program_that_fails_after_a_turn_is_graded_and_its_output_recorded() -> None:
