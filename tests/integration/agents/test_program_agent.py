@@ -10,17 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings, written
+from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings, ProgramEpisode, written
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.types import Json
+from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.request import HttpResponse, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.testing import Rollout, play
@@ -261,6 +262,36 @@ async def test_a_failed_model_call_fails_the_episode_although_the_program_would_
 
     failure = await failure_of(played("endless", turns=["first", fail]))
     assert (failure.kind, failure.problem.detail) == (FailureKind.UPSTREAM_ERROR, "the engine died")
+
+
+async def test_what_fails_after_the_end_does_not_undo_it_and_no_tool_runs_any_more() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def late(*_: Any) -> HttpResponse:
+        begun.set()
+        await ended.wait()
+        raise Failure(FailureKind.SERVER_ERROR, "the hinge is broken")
+
+    async def answer(*_: Any) -> HttpResponse:
+        return HttpResponse(200, {}, b"{}")
+
+    door, model = (SimpleNamespace(server="it", foreign=False, send=send) for send in (late, answer))
+    state = SimpleNamespace(enter=lambda *_: 0.0, finish=lambda *_: 0.0)
+    stubs: list[Any] = [SimpleNamespace(params={}), door, model, state]
+    episode = ProgramEpisode(*stubs, model_timeout_s=9, tool_timeout_s=9)
+    episode._recorder = stubs[2]
+    refs = {"resources_server": {"name": "a"}, "model_server": {"name": "b"}}
+    limits = ProgramAgentSettings.model_validate({**refs, "program": ["x"], "max_steps": 1})
+    visitor = episode.visitor("key", limits)
+    await visitor.ask("/v1/responses", b"{}")
+    tool_call = asyncio.create_task(visitor.use("push", {}))
+    await begun.wait()
+    await failure_of(visitor.ask("/v1/responses", b"{}"))
+    ended.set()
+    assert (await failure_of(tool_call)).kind is FailureKind.SERVER_ERROR
+    assert (await failure_of(visitor.use("push", {}))).kind is FailureKind.BAD_REQUEST
+    run: Any = SimpleNamespace(status=None, output="")
+    assert episode.outcome(run) is FinishReason.MAX_STEPS
 
 
 async def test_tools_are_offered_over_mcp_and_end_the_episode() -> None:
