@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from rollyard.agents.episode import Episode, ModelTurn, add_usage
 from rollyard.agents.program_agent.endpoint import ProgramEndpoint, Visitor
 from rollyard.agents.tools import ToolAnswer
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.process_group import guarded
+from rollyard.records.process_group import KILL_TIMEOUT_S, guarded
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.records.types import FinishReason, Json, items
 from rollyard.services.http.client import Session
@@ -121,6 +122,8 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         folder = Path(tempfile.mkdtemp(prefix="rollyard-program-"))
         try:
             values = written(folder, f"{self._hosted.url}/{number}", key, instruction)
+            if any("{mcp_file}" in part for part in (*self.settings.program, *self.settings.env.values())):
+                write_mcp_file(values)
             command = [filled(part, values) for part in self.settings.program]
             own = {name: filled(value, values) for name, value in self.settings.env.items()}
             self._endpoint.admit(number, episode.visitor(key, self.settings))
@@ -313,8 +316,6 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
     """Write the files of an episode, and return what replaces the placeholders."""
     for name in ("work", "home", "tmp"):
         (folder / name).mkdir()
-    server = {"type": "http", "url": f"{url}/mcp", "headers": {"Authorization": f"Bearer {key}"}}
-    (folder / "mcp.json").write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
     (folder / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
     return {
         "here": str(Path.cwd()),
@@ -327,6 +328,12 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
         "mcp_url": f"{url}/mcp",
         "mcp_file": str(folder / "mcp.json"),
     }
+
+
+def write_mcp_file(values: Mapping[str, str]) -> None:
+    headers = {"Authorization": f"Bearer {values['api_key']}"}
+    server = {"type": "http", "url": values["mcp_url"], "headers": headers}
+    Path(values["mcp_file"]).write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
@@ -344,6 +351,9 @@ HEAD_BYTES, TAIL_BYTES = 16 * 1024, 48 * 1024
 OUTPUT_S = 2.0
 """How long the output may stay open after the last process has ended."""
 
+GUARD_S = KILL_TIMEOUT_S + 5.0
+"""How long the guard may take to kill what the program has started."""
+
 
 class Program:
     """A program that ends with this process, whatever ends it, including everything that it has started."""
@@ -360,15 +370,25 @@ class Program:
 
     @classmethod
     async def start(cls, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Program:
-        process = await asyncio.create_subprocess_exec(
-            *guarded(command, folder),
-            cwd=folder / "work",
-            env=environ,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        """Raises Failure bad_task if the system cannot pass on the task's text, as an argument or a variable."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *guarded(command, folder),
+                cwd=folder / "work",
+                env=environ,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.E2BIG:
+                raise
+            detail = (
+                f"the system cannot pass the task's text to the program ({error}); expected a text without NUL that is "
+                "short enough for an argument: write {instruction_file} instead of {instruction} in the settings"
+            )
+            raise Failure(FailureKind.BAD_TASK, detail) from error
         return cls(process)
 
     @property
@@ -377,13 +397,20 @@ class Program:
         between = b"\n[... %d bytes ...]\n" % left_out if left_out else b""
         return (self._head + between + self._tail).decode("utf-8", "replace")
 
-    async def kill(self) -> None:
-        """Kill what is left of it, and wait until it has ended."""
+    async def kill(self, guard_s: float = GUARD_S) -> None:
+        """Kill what is left of it, and wait until it has ended.
+
+        `guard_s`: after which time the guard is killed, too, because the program may have stopped it.
+        """
         if not self.ended.done():
             self._is_killed = True
             assert self._process.stdin is not None
             self._process.stdin.close()  # the guard kills everything that the program has started, and itself
-        await asyncio.wait({self.ended})
+            await asyncio.wait({self.ended}, timeout=guard_s)
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await asyncio.wait({self.ended})
 
     async def _wait(self) -> None:
         status = await self._process.wait()

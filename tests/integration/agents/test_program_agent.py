@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings, ProgramEpisode, written
+from rollyard.agents.program_agent.app import (
+    Program,
+    ProgramAgent,
+    ProgramAgentSettings,
+    ProgramEpisode,
+    write_mcp_file,
+    written,
+)
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
@@ -32,7 +40,7 @@ from tests.support.processes import alive
 from tests.support.token_clients import CALL_TURN
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode_letters
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 
 PROGRAM = Path(__file__).parents[2] / "support" / "scripted_program.py"
 ENV = {"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{api_key}", "ANTHROPIC_BASE_URL": "{anthropic_url}"}
@@ -284,7 +292,7 @@ async def test_what_fails_after_the_end_does_not_undo_it_and_no_tool_runs_any_mo
     limits = ProgramAgentSettings.model_validate({**refs, "program": ["x"], "max_steps": 1})
     visitor = episode.visitor("key", limits)
     await visitor.ask("/v1/responses", b"{}")
-    tool_call = asyncio.create_task(visitor.use("push", {}))
+    tool_call = asyncio.ensure_future(visitor.use("push", {}))
     await begun.wait()
     await failure_of(visitor.ask("/v1/responses", b"{}"))
     ended.set()
@@ -334,6 +342,24 @@ def test_nothing_is_left_of_a_program_whose_agent_is_killed(
     eventually("its folder is removed", lambda: not Path(folder).exists())
 
 
+async def test_a_guard_that_the_program_has_stopped_does_not_hang_the_episode(tmp_path: Path) -> None:
+    written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    program = await Program.start(["sh", "-c", 'kill -STOP "$PPID"; echo "$$"; exec sleep 600'], tmp_path, os.environ)
+    await until(lambda: program.output, "the program runs")
+    await program.kill(guard_s=0.1)
+    assert program.status is None
+    await until(lambda: not alive(int(program.output)), "the program has ended")
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000_000, "a\0b"])
+async def test_a_task_that_cannot_be_an_argument_is_refused_with_the_way_out(text: str) -> None:
+    row: Json = {"responses_create_params": {"input": text}}
+    failure = await failure_of(
+        play(Door, row, ["x"], agent=ProgramAgent, agent_settings=settings("linear", "{instruction}"))
+    )
+    assert (failure.kind, "{instruction_file}" in failure.problem.detail) == (FailureKind.BAD_TASK, True)
+
+
 def test_an_unknown_placeholder_is_refused_at_the_start() -> None:
     refs = {"resources_server": {"name": "a"}, "model_server": {"name": "b"}}
     with pytest.raises(ValueError, match=r"there is no \{url\}; expected one of here, folder"):
@@ -349,6 +375,8 @@ async def test_a_program_that_does_not_exist_stops_the_start() -> None:
 
 def test_the_file_of_mcp_servers_is_the_usual_one(tmp_path: Path) -> None:
     values = written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    assert not Path(values["mcp_file"]).exists()  # it contains the key
+    write_mcp_file(values)
     server = {"type": "http", "url": "http://127.0.0.1:1/abc/mcp", "headers": {"Authorization": "Bearer key"}}
     assert json.loads(Path(values["mcp_file"]).read_text()) == {"mcpServers": {"environment": server}}
     assert Path(values["instruction_file"]).read_text() == "Do it."
