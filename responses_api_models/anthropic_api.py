@@ -22,7 +22,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import TOKEN_FIELDS, Json, mapping
-from rollyard.responses_api_models.conversion import check_responses_request, unconvertible
+from rollyard.responses_api_models.conversion import check_depth, check_responses_request, unconvertible
 from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
 from rollyard.services.http.request import PROBLEM_TYPE, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_response, malformed
@@ -83,6 +83,7 @@ class AnthropicApi:
         if "chat_template_kwargs" in body:
             request["chat_template_kwargs"] = body["chat_template_kwargs"]
         check_responses_request(request)
+        check_depth(request, "the request")
         return orjson.dumps({"input_tokens": await self._count(request, call)})
 
     async def _converted(self, answer: RawResponse, events: MessageEvents) -> AsyncIterator[bytes]:
@@ -209,6 +210,7 @@ def _item(block: Json, role: str, where: str) -> Json:
     if kind == "thinking":
         return {"type": "reasoning", "summary": [{"type": "summary_text", "text": str(block.get("thinking") or "")}]}
     if kind == "tool_use":
+        check_depth(block["input"], f"{where}.input")
         invalid = block["input"].get(INVALID_ARGUMENTS) if len(block["input"]) == 1 else None
         arguments = invalid if isinstance(invalid, str) else orjson.dumps(block["input"]).decode()
         return {"type": "function_call", "call_id": block["id"], "name": block["name"], "arguments": arguments}
@@ -331,11 +333,14 @@ def usage_of(response: Json) -> Json:
 
 
 def tool_use(item: Json) -> Json:
-    """Convert a tool call to a block. Arguments that are not a JSON object are kept as text under one key."""
+    """Convert a tool call to a block. Arguments that are not a JSON object, or nested too deeply to be written as a
+    part of the message, are kept as text under one key.
+    """
     text = item["arguments"]
     try:
         arguments: Any = orjson.loads(text) if text.strip() else {}
-    except orjson.JSONDecodeError:
+        check_depth(arguments, "arguments")
+    except (orjson.JSONDecodeError, Failure):
         arguments = None
     if not isinstance(arguments, dict):
         arguments = {INVALID_ARGUMENTS: text}

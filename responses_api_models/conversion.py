@@ -57,6 +57,14 @@ def unconvertible(where: str, found: str) -> Failure:
     return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
 
 
+def check_depth(value: Any, where: str) -> None:
+    """Raise Failure bad_request for what orjson has read but, from about 250 levels on, does not write."""
+    try:
+        orjson.dumps([[[[value]]]])  # a request to an engine has some levels more
+    except TypeError as error:
+        raise unconvertible(where, f"nested too deeply ({error}); expected at most about 240 levels") from error
+
+
 STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 """Fields of a Responses create request that refer to something that the server would have to store."""
 _CONVERTED = (

@@ -25,6 +25,7 @@ from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, 
 from rollyard.responses_api_models.conversion import (
     chat_request_to_responses,
     check_chat_request,
+    check_depth,
     check_responses_request,
     response_to_chat,
 )
@@ -131,6 +132,7 @@ class Recorder:
 
     async def _recorded(self, request: Json, call: RawRequest) -> Json:
         recording = self._find(call)
+        check_depth(request, "the request")
         turn = recording.begin(request)
         try:
             answer = await self._respond({**turn.request, **recording.params}, call)

@@ -32,7 +32,7 @@ class GroupMember:
     reward: float = 0.0
     """Meaningless if `treatment` is left_out."""
     sequences: tuple[TrainingSequence, ...] = ()
-    """Empty unless `treatment` is played or masked."""
+    """Empty unless `treatment` is played or masked, and if the model has answered nothing."""
     components: dict[str, float] = field(default_factory=dict)
     """Parts of the reward by name."""
     success: bool | None = None
@@ -58,7 +58,9 @@ def member_of_row(row: Json, task_key: str, rules: SequenceRules, endings: Endin
     ending, treatment = endings.of_row(row)
     if treatment is not Treatment.LEFT_OUT and not is_reward(row.get("reward")):
         raise SequenceError(f"the rollout has reward {row.get('reward')!r:.100}; {EXPECTED}")
-    has_tokens = treatment in (Treatment.PLAYED, Treatment.MASKED)
+    # A program's time may be over before the model has answered it once.
+    is_answered = mapping(row.get("timings")).get("model_calls") != 0 or mapping(row.get("response")).get("output")
+    has_tokens = is_answered and treatment in (Treatment.PLAYED, Treatment.MASKED)
     return GroupMember(
         task_key=task_key,
         repeat=int(row.get("_ng_rollout_index", 0)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from rollyard.agents.episode import Episode, ModelTurn, add_usage
 from rollyard.agents.program_agent.endpoint import ProgramEndpoint, Visitor
 from rollyard.agents.tools import ToolAnswer
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.process_group import guarded
+from rollyard.records.process_group import KILL_TIMEOUT_S, guarded
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.records.types import FinishReason, Json, items
 from rollyard.services.http.client import Session
@@ -121,6 +122,8 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         folder = Path(tempfile.mkdtemp(prefix="rollyard-program-"))
         try:
             values = written(folder, f"{self._hosted.url}/{number}", key, instruction)
+            if any("{mcp_file}" in part for part in (*self.settings.program, *self.settings.env.values())):
+                write_mcp_file(values)
             command = [filled(part, values) for part in self.settings.program]
             own = {name: filled(value, values) for name, value in self.settings.env.items()}
             self._endpoint.admit(number, episode.visitor(key, self.settings))
@@ -129,6 +132,7 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
                 waited = {program.ended, episode.ended}
                 await asyncio.wait(waited, timeout=self.settings.time_limit_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                episode.stop()
                 self._endpoint.dismiss(number)
                 await program.kill()
             return program
@@ -182,7 +186,7 @@ class ProgramEpisode(Episode):
         try:
             body = await self._model.post(CLOSE, b"{}", self._model_timeout_s)
         except Failure as failure:
-            self._fail(failure)
+            self._failure = self._failure or failure
             return
         recorded = RecordedEpisode.model_validate_json(body)
         self.conversation.output = cast(list[ResponseItem], recorded.output)
@@ -196,12 +200,13 @@ class ProgramEpisode(Episode):
 
         Raises Failure if something else than the program failed, or if the program has not once called the model with
         success: it is wrong, not the policy. A program that ends with an error later is graded like any other, because
-        the model may have led it there, and would otherwise get another attempt.
+        the model may have led it there, and would otherwise get another attempt. So is one that was ended while it
+        waited for the model's first answer.
         """
         self._run |= {"exit_status": program.status, "output": program.output}
         if self._failure is not None:
             raise self._failure
-        if not self.timings.model_calls:
+        if not self.timings.model_calls and not (self._begun and program.status is None):
             if self._refusal is not None:
                 raise self._refusal
             ended = "was ended by its time limit" if program.status is None else f"ended with status {program.status}"
@@ -243,6 +248,8 @@ class ProgramEpisode(Episode):
 
     async def _use(self, name: str, arguments: Json) -> ToolAnswer:
         """Call a tool of the environment for the program."""
+        if self.ended.done():
+            raise Failure(FailureKind.BAD_REQUEST, "this episode has ended")
         started = self._state.enter("tool", self._environment.server)
         try:
             answer = await self._execute(name, orjson.dumps(arguments).decode())
@@ -257,15 +264,17 @@ class ProgramEpisode(Episode):
 
     def _end(self, reason: FinishReason, detail: str) -> Failure:
         """End the program. Returns what it may still read."""
-        self._reason = self._reason or reason
-        self._stop()
+        if not self.ended.done():
+            self._reason = reason
+            self.stop()
         return Failure(FailureKind.BAD_REQUEST, f"this episode has ended: {detail}")
 
     def _fail(self, failure: Failure) -> None:
-        self._failure = self._failure or failure
-        self._stop()
+        if not self.ended.done():  # what fails afterwards, the program no longer needs
+            self._failure = failure
+            self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -307,8 +316,6 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
     """Write the files of an episode, and return what replaces the placeholders."""
     for name in ("work", "home", "tmp"):
         (folder / name).mkdir()
-    server = {"type": "http", "url": f"{url}/mcp", "headers": {"Authorization": f"Bearer {key}"}}
-    (folder / "mcp.json").write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
     (folder / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
     return {
         "here": str(Path.cwd()),
@@ -321,6 +328,12 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
         "mcp_url": f"{url}/mcp",
         "mcp_file": str(folder / "mcp.json"),
     }
+
+
+def write_mcp_file(values: Mapping[str, str]) -> None:
+    headers = {"Authorization": f"Bearer {values['api_key']}"}
+    server = {"type": "http", "url": values["mcp_url"], "headers": headers}
+    Path(values["mcp_file"]).write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
@@ -338,6 +351,9 @@ HEAD_BYTES, TAIL_BYTES = 16 * 1024, 48 * 1024
 OUTPUT_S = 2.0
 """How long the output may stay open after the last process has ended."""
 
+GUARD_S = KILL_TIMEOUT_S + 5.0
+"""How long the guard may take to kill what the program has started."""
+
 
 class Program:
     """A program that ends with this process, whatever ends it, including everything that it has started."""
@@ -354,15 +370,25 @@ class Program:
 
     @classmethod
     async def start(cls, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Program:
-        process = await asyncio.create_subprocess_exec(
-            *guarded(command, folder),
-            cwd=folder / "work",
-            env=environ,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        """Raises Failure bad_task if the system cannot pass on the task's text, as an argument or a variable."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *guarded(command, folder),
+                cwd=folder / "work",
+                env=environ,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.E2BIG:
+                raise
+            detail = (
+                f"the system cannot pass the task's text to the program ({error}); expected a text without NUL that is "
+                "short enough for an argument: write {instruction_file} instead of {instruction} in the settings"
+            )
+            raise Failure(FailureKind.BAD_TASK, detail) from error
         return cls(process)
 
     @property
@@ -371,13 +397,20 @@ class Program:
         between = b"\n[... %d bytes ...]\n" % left_out if left_out else b""
         return (self._head + between + self._tail).decode("utf-8", "replace")
 
-    async def kill(self) -> None:
-        """Kill what is left of it, and wait until it has ended."""
+    async def kill(self, guard_s: float = GUARD_S) -> None:
+        """Kill what is left of it, and wait until it has ended.
+
+        `guard_s`: after which time the guard is killed, too, because the program may have stopped it.
+        """
         if not self.ended.done():
             self._is_killed = True
             assert self._process.stdin is not None
             self._process.stdin.close()  # the guard kills everything that the program has started, and itself
-        await asyncio.wait({self.ended})
+            await asyncio.wait({self.ended}, timeout=guard_s)
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await asyncio.wait({self.ended})
 
     async def _wait(self) -> None:
         status = await self._process.wait()

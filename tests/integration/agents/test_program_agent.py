@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings, written
+from rollyard.agents.program_agent.app import (
+    Program,
+    ProgramAgent,
+    ProgramAgentSettings,
+    ProgramEpisode,
+    write_mcp_file,
+    written,
+)
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.types import Json
+from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
+from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.http.request import HttpResponse, RawRequest
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
 from rollyard.testing import Rollout, play
 from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.support.fixtures import failure_of
@@ -26,7 +40,7 @@ from tests.support.processes import alive
 from tests.support.token_clients import CALL_TURN
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode_letters
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 
 PROGRAM = Path(__file__).parents[2] / "support" / "scripted_program.py"
 ENV = {"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{api_key}", "ANTHROPIC_BASE_URL": "{anthropic_url}"}
@@ -187,6 +201,34 @@ async def test_a_program_that_takes_too_long_is_graded_as_truncated(tmp_path: Pa
     assert (rollout.finish_reason, rollout["truncated"], rollout.reward) == ("time_limit", True, 1.0)
 
 
+class HangingModel(ModelServer[ServerSettings]):
+    async def responses(self, request: Json, call: RawRequest) -> Json:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def with_a_hanging_model(**more: Any) -> Json:
+    def model(context: Context) -> HangingModel:
+        return HangingModel(ServerSettings(), context)
+
+    async with episode_servers(Door, model, ProgramAgent, **settings("endless", **more)) as servers:
+        return await servers.run(ROW)
+
+
+async def test_a_first_answer_that_takes_longer_than_the_limit_is_graded_as_truncated() -> None:
+    for limit_s in (1, 4, 16):  # how long a busy machine takes to start the program
+        with contextlib.suppress(Failure):
+            row = await with_a_hanging_model(time_limit_s=limit_s)
+            break
+    assert (row["finish_reason"], row["truncated"], row["timings"]["model_calls"]) == ("time_limit", True, 0)
+    assert (row["reward"], row["response"]["output"]) == (1.0, [])
+
+
+async def test_a_model_server_that_hangs_longer_than_its_timeout_is_a_failure() -> None:
+    failure = await failure_of(with_a_hanging_model(model_timeout_s=0.2))
+    assert failure.kind is FailureKind.TIMEOUT
+
+
 async def test_a_program_that_fails_after_a_turn_is_graded_and_its_output_recorded() -> None:
     rollout = await played("crash")
     assert (rollout.finish_reason, rollout["truncated"], rollout.reward) == ("program_failed", False, 1.0)
@@ -230,6 +272,36 @@ async def test_a_failed_model_call_fails_the_episode_although_the_program_would_
     assert (failure.kind, failure.problem.detail) == (FailureKind.UPSTREAM_ERROR, "the engine died")
 
 
+async def test_what_fails_after_the_end_does_not_undo_it_and_no_tool_runs_any_more() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def late(*_: Any) -> HttpResponse:
+        begun.set()
+        await ended.wait()
+        raise Failure(FailureKind.SERVER_ERROR, "the hinge is broken")
+
+    async def answer(*_: Any) -> HttpResponse:
+        return HttpResponse(200, {}, b"{}")
+
+    door, model = (SimpleNamespace(server="it", foreign=False, send=send) for send in (late, answer))
+    state = SimpleNamespace(enter=lambda *_: 0.0, finish=lambda *_: 0.0)
+    stubs: list[Any] = [SimpleNamespace(params={}), door, model, state]
+    episode = ProgramEpisode(*stubs, model_timeout_s=9, tool_timeout_s=9)
+    episode._recorder = stubs[2]
+    refs = {"resources_server": {"name": "a"}, "model_server": {"name": "b"}}
+    limits = ProgramAgentSettings.model_validate({**refs, "program": ["x"], "max_steps": 1})
+    visitor = episode.visitor("key", limits)
+    await visitor.ask("/v1/responses", b"{}")
+    tool_call = asyncio.ensure_future(visitor.use("push", {}))
+    await begun.wait()
+    await failure_of(visitor.ask("/v1/responses", b"{}"))
+    ended.set()
+    assert (await failure_of(tool_call)).kind is FailureKind.SERVER_ERROR
+    assert (await failure_of(visitor.use("push", {}))).kind is FailureKind.BAD_REQUEST
+    run: Any = SimpleNamespace(status=None, output="")
+    assert episode.outcome(run) is FinishReason.MAX_STEPS
+
+
 async def test_tools_are_offered_over_mcp_and_end_the_episode() -> None:
     rollout = await played("tools")
     assert said(rollout.row)[0] == "You have ['push']."
@@ -270,6 +342,24 @@ def test_nothing_is_left_of_a_program_whose_agent_is_killed(
     eventually("its folder is removed", lambda: not Path(folder).exists())
 
 
+async def test_a_guard_that_the_program_has_stopped_does_not_hang_the_episode(tmp_path: Path) -> None:
+    written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    program = await Program.start(["sh", "-c", 'kill -STOP "$PPID"; echo "$$"; exec sleep 600'], tmp_path, os.environ)
+    await until(lambda: program.output, "the program runs")
+    await program.kill(guard_s=0.1)
+    assert program.status is None
+    await until(lambda: not alive(int(program.output)), "the program has ended")
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000_000, "a\0b"])
+async def test_a_task_that_cannot_be_an_argument_is_refused_with_the_way_out(text: str) -> None:
+    row: Json = {"responses_create_params": {"input": text}}
+    failure = await failure_of(
+        play(Door, row, ["x"], agent=ProgramAgent, agent_settings=settings("linear", "{instruction}"))
+    )
+    assert (failure.kind, "{instruction_file}" in failure.problem.detail) == (FailureKind.BAD_TASK, True)
+
+
 def test_an_unknown_placeholder_is_refused_at_the_start() -> None:
     refs = {"resources_server": {"name": "a"}, "model_server": {"name": "b"}}
     with pytest.raises(ValueError, match=r"there is no \{url\}; expected one of here, folder"):
@@ -285,6 +375,8 @@ async def test_a_program_that_does_not_exist_stops_the_start() -> None:
 
 def test_the_file_of_mcp_servers_is_the_usual_one(tmp_path: Path) -> None:
     values = written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    assert not Path(values["mcp_file"]).exists()  # it contains the key
+    write_mcp_file(values)
     server = {"type": "http", "url": "http://127.0.0.1:1/abc/mcp", "headers": {"Authorization": "Bearer key"}}
     assert json.loads(Path(values["mcp_file"]).read_text()) == {"mcpServers": {"environment": server}}
     assert Path(values["instruction_file"]).read_text() == "Do it."

@@ -94,6 +94,10 @@ def said(role: str, *blocks: Json) -> Json:
     return {"messages": [{"role": role, "content": list(blocks)}]}
 
 
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
 REFUSED: list[tuple[Json, str]] = [
     ({"max_tokens": True}, "max_tokens: found True"),
     ({"messages": "hi"}, "messages: found 'hi'"),
@@ -123,6 +127,10 @@ REFUSED: list[tuple[Json, str]] = [
     ({"tool_choice": {"type": "tool"}}, "tool_choice.name: found None"),
     ({"stop_sequences": [""]}, "stop_sequences: found ['']"),
     ({"mcp_servers": [{"url": "x"}]}, "mcp_servers: "),
+    (
+        said("assistant", {"type": "tool_use", "id": "t", "name": "n", "input": {"x": orjson.loads(nested(300))}}),
+        "messages[0].content[0].input: nested too deeply",
+    ),
 ]
 
 
@@ -133,10 +141,14 @@ def test_what_cannot_be_converted_is_refused_with_its_place(change: Json, messag
     assert raised.value.kind is FailureKind.BAD_REQUEST and message in raised.value.problem.detail
 
 
-@pytest.mark.parametrize("arguments", ["{not json", "[1]", "5", '{"x": NaN}', '{"x": 1, }'])
+DEEP = [f'{{"x":{nested(levels)}}}' for levels in (253, 300, 1000)]
+
+
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", "5", '{"x": NaN}', '{"x": 1, }', *DEEP])
 def test_invalid_arguments_of_the_model_survive_the_way_to_the_client_and_back(arguments: str) -> None:
     call: Any = {"type": "function_call", "call_id": "t1", "name": "step", "arguments": arguments}
     message = response_to_message({"status": "completed", "output": [call]}, StopSequences(()))
+    assert orjson.dumps(message)
     conversation = [*HELLO["messages"], {"role": "assistant", "content": message["content"]}, HELLO["messages"][0]]
     returned = messages_to_responses({**HELLO, "messages": conversation})["input"][1]
     assert message["content"][0]["input"] == {"invalid_arguments": arguments}

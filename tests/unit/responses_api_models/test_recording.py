@@ -102,7 +102,8 @@ async def model() -> AsyncIterator[Any]:
     async with in_process_servers({"model": Script(["yes"] * 9).model}) as servers:
 
         async def post(path: str, body: Json, episode: str = "e1") -> tuple[int, Json]:
-            answered = await servers.post("model", path, body, {EPISODE_HEADER: episode})
+            raw = orjson.dumps(body).replace(b'"DEEP"', b"[" * 300 + b"]" * 300)
+            answered = await servers.client.send("http://model:1", path, raw, 30.0, {EPISODE_HEADER: episode})
             return answered.status, orjson.loads(answered.body)
 
         yield post
@@ -115,6 +116,24 @@ async def test_calls_of_an_episode_that_is_not_recorded_are_refused() -> None:
         assert (await post(f"{RECORDED}/v1/responses", {"input": "hi"}, "e2"))[0] == 410
         assert (await post(CLOSE, {}))[1]["conversations"][0]["turns"] == 1
         assert (await post(CLOSE, {}))[0] == 410
+
+
+async def test_a_programs_request_that_is_nested_too_deeply_is_refused_as_its_own_fault() -> None:
+    tool: Json = {"name": "step", "input_schema": {"x": "DEEP"}}
+    messages: Json = {"max_tokens": 9, "messages": [USER], "tools": [tool]}
+    content: Json = {"role": "user", "content": [{"type": "text", "text": "DEEP"}]}
+    call: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "DEEP"}]}
+    form: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"x": "DEEP"}}}
+    async with model() as post:
+        await post(OPEN, {"keep_s": 100})
+        sent: list[tuple[str, Json]] = [
+            *(("responses", {"input": [content]}), ("responses", {"input": [USER, call, USER]})),
+            *(("chat/completions", {"messages": [content]}), ("messages", messages)),
+            *(("messages/count_tokens", messages), ("chat/completions", {"messages": [USER], "response_format": form})),
+        ]
+        for path, body in sent:
+            status, problem = await post(f"{RECORDED}/v1/{path}", body)
+            assert (status, problem["code"]) == (400, "bad_request"), path
 
 
 async def test_the_recording_of_an_agent_that_died_is_dropped() -> None:

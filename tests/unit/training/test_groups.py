@@ -49,6 +49,11 @@ def test_a_truncated_rollout_has_no_loss_but_its_reward_counts() -> None:
     assert [member.has_loss for member in group.members] == [True, True, False]
 
 
+def test_a_rollout_without_an_answer_of_the_model_has_no_loss_but_its_reward_counts() -> None:
+    unanswered = member(reward=3.0, finish_reason="time_limit", timings={"model_calls": 0}, response={"output": []})
+    assert (unanswered.counts, unanswered.has_loss, unanswered.reward) == (True, False, 3.0)
+
+
 def test_the_deviation_of_the_batch_is_that_of_all_rewards() -> None:
     members = [played(0.0), played(2.0), played(5.0, "b"), played(5.0, "b")]
     first, second = groups_of(members, scale="batch")
