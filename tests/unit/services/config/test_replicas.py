@@ -38,7 +38,8 @@ def test_every_server_has_a_process_whatever_the_number_of_cores(cores: float | 
 
 def test_a_given_number_of_replicas_is_kept() -> None:
     model, environment, _ = replicas(16, *AUTO[:1], f"{AUTO[1].removesuffix('auto')}3")
-    assert (model, environment) == (7, 3)
+    assert environment == 3
+    assert model == replicas(16, *AUTO[:1])[0] > 3
 
 
 @pytest.mark.parametrize(
