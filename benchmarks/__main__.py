@@ -21,6 +21,7 @@ PROGRAMS = (
     "scale",
     "concurrency",
     "turns",
+    "layers",
     "startup",
     "viewer",
     "tokens",

@@ -128,22 +128,28 @@ def _check_collectors(options: CollectOptions, parallel: int | None) -> None:
 
 
 def _plan(options: CollectOptions) -> CollectionPlan:
-    return CollectionPlan(
-        options.output_jsonl_fpath,
-        options.agent_name,
-        options.num_repeats,
+    return replace(
+        plan_of(options, options.agent_name, options.num_repeats),
         seeded=options.num_repeats_add_seed,
         params=options.responses_create_params,
+        materialize=options.materialize_inputs,
+    )
+
+
+def plan_of(options: CollectionOptions, agent: str | None, repeats: int) -> CollectionPlan:
+    return CollectionPlan(
+        options.output_jsonl_fpath,
+        agent,
+        repeats,
         resume=options.resume,
         overwrite=options.overwrite,
         accept_changed_code=options.accept_changed_code,
-        materialize=options.materialize_inputs,
-        limits=limits_of(options),
+        limits=_limits(options),
         shard=Shard.parse(options.shard),
     )
 
 
-def limits_of(options: CollectionOptions) -> CollectionLimits:
+def _limits(options: CollectionOptions) -> CollectionLimits:
     return CollectionLimits(
         None if options.num_samples_in_parallel == "auto" else options.num_samples_in_parallel,
         options.max_attempts,

@@ -8,12 +8,10 @@ from typing import ClassVar
 
 import uvloop
 
-from rollyard.cli.collect_rollouts import limits_of, run_collection
+from rollyard.cli.collect_rollouts import plan_of, run_collection
 from rollyard.cli.collection_options import CollectionOptions
 from rollyard.cli.options import read_options, rollout_files, run_command
 from rollyard.records.rollout_file import named_files, real_file
-from rollyard.records.rollout_keys import Shard
-from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.stored_rollouts import StoredRollouts
 
 EXAMPLE = "ng_regrade results/rollouts.jsonl --output-jsonl-fpath results/verdicts.jsonl"
@@ -40,16 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(RegradeOptions, arguments)
     ((_, file),) = named_files(rollout_files([options.jsonl_fpath]), [])
     tasks = StoredRollouts(real_file(file), agent=options.agent_name)
-    plan = CollectionPlan(
-        options.output_jsonl_fpath,
-        options.agent_name,
-        tasks.repeats,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        accept_changed_code=options.accept_changed_code,
-        limits=limits_of(options),
-        shard=Shard.parse(options.shard),
-    )
+    plan = plan_of(options, options.agent_name, tasks.repeats)
     status = uvloop.run(run_collection(options, tasks, plan))
     print(f"  compare       ng_compare {file} {plan.output}  (where the verdicts differ)")
     return status

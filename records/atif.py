@@ -378,7 +378,7 @@ _ORDER = {"reasoning": 0, "message": 1, "function_call": 2}
 
 
 def _groups(conversation: Iterable[Any]) -> Iterator[list[Any]]:
-    """Cut a conversation into steps: a model call with the results of its tools, or one item of somebody else.
+    """Cut a conversation into steps: a model call with the results of its tools, or one item of another speaker.
 
     ATIF's order in a step is reasoning, one message, calls, results. An item that is not in this order begins another.
     """
@@ -618,7 +618,7 @@ def _without_ours(document: Json) -> Json:
 
 
 def _prompt_steps(steps: Sequence[Json]) -> int:
-    """Return how many steps are the prompt, if nothing else is said: those before the first answer."""
+    """Return how many steps are the prompt, unless the document gives the number: those before the first answer."""
     for number, step in enumerate(steps):
         if step["source"] == "agent" and not step.get("is_copied_context"):
             return number

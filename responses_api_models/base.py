@@ -298,7 +298,7 @@ class EpisodeInput:
         return {**self.params, "input": self.items}
 
     def complete(self) -> Json:
-        """Return the whole request, parsed again, from which a model server can start anew."""
+        """Return the whole request, parsed again, as if it were the first one of its episode."""
         self.converted, self.items = None, orjson.loads(self.body)["input"]
         return {**self.params, "input": self.items}
 

@@ -328,7 +328,7 @@ def without_tokens(output: list[Json]) -> list[Json]:
 def as_written(turn: RecordedTurn, given: list[Any]) -> list[Any]:
     """Return a turn as the model wrote it, with the ids of the program, if its tokens are recorded.
 
-    Programs write arguments anew and drop reasoning. With these changes, the history would count as another one.
+    Programs format arguments differently and drop reasoning. The history would then count as another one.
     """
     if not turn.tokens:
         return given

@@ -55,7 +55,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
 class ProgramAgentSettings(AgentSettings):
     program: list[str] = Field(min_length=1)
-    """The program and its arguments, without a shell. What stands in braces is replaced, in them and in `env`:
+    """The program and its arguments, without a shell. Names in braces are replaced, in them and in `env`:
 
     `here` by the folder in which the run was started, `folder` by the program's working folder; `instruction` by the
     task's text, `instruction_file` by the path of a file with it; `base_url` and `api_key` by those of the policy's
@@ -92,7 +92,7 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
     async def check(self) -> None:
         path = {**os.environ, **self.settings.env}.get("PATH")
         if shutil.which(program := self.settings.program[0], path=path) is None:
-            raise OperatorError(f"there is no program {program!r}; expected the path of one, or a name in PATH")
+            raise OperatorError(f"the program {program!r} was not found; expected its path, or a name in PATH")
 
     async def start(self) -> None:
         await self.check()

@@ -121,7 +121,7 @@ async def _mcp_answer(visitor: Visitor, message: Json) -> RawResponse:
             )
         result = {"content": _contents((await visitor.use(name, arguments or {})).output), "isError": False}
     elif method != "ping":
-        return _rpc(message, error={"code": _METHOD_NOT_FOUND, "message": f"there is no method {method!r:.100}"})
+        return _rpc(message, error={"code": _METHOD_NOT_FOUND, "message": f"the method {method!r:.100} is unknown"})
     return _rpc(message, result=result)
 
 

@@ -369,7 +369,7 @@ def test_an_unknown_placeholder_is_refused_at_the_start() -> None:
 
 
 async def test_a_program_that_does_not_exist_stops_the_start() -> None:
-    with pytest.raises(OperatorError, match="there is no program 'no-such-program'"):
+    with pytest.raises(OperatorError, match="the program 'no-such-program' was not found"):
         await play(Door, ROW, ["x"], agent=ProgramAgent, agent_settings={"program": ["no-such-program"]})
 
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.agents.program_agent.app import ProgramAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.records.errors import Failure, FailureKind
@@ -113,6 +114,14 @@ async def test_an_environment_that_answers_otherwise_gives_no_verdict() -> None:
     stored = await played(Counter, EPISODE, GameAgent)
     async with replaying(Renamed, GameAgent) as send:
         with pytest.raises(Failure, match=r"turn 1.*total.*count.*is stored") as raised:
+            await send(stored)
+    assert raised.value.kind is FailureKind.BAD_TASK
+
+
+async def test_a_program_cannot_play_a_stored_episode_again_and_gives_no_verdict() -> None:
+    stored = await played(Counter, EPISODE, GameAgent)
+    async with replaying(Counter, ProgramAgent, program=["true"]) as send:
+        with pytest.raises(Failure, match="cannot play a rollout again") as raised:
             await send(stored)
     assert raised.value.kind is FailureKind.BAD_TASK
 
