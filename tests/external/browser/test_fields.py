@@ -59,7 +59,8 @@ def test_different_answers_never_look_the_same(
 
 
 def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: Open) -> None:
-    tab = open_tab("#/runs/0")
+    tab = open_tab("#/runs/0", new=True)
+    tab.page.evaluate("() => { window.requestAnimationFrame = (draw) => setTimeout(draw, 200); }")  # a busy machine
     tab.page.keyboard.press("e")
     tab.page.keyboard.type("reward <")
     expect(tab.find("#expression-check")).to_contain_text("cannot be read at the end")

@@ -38,10 +38,11 @@ export function List({ route, overview }) {
   }, [run.run]);
   // Based on the address, because another filter may have changed it since the page was rendered.
   const filter = (changes) => go(link(['runs', run.run], changed(parse(location.hash).query, { start: null, ...changes })));
-  /** On a phone the fields may be folded. */
+  /** At once, so that no letter typed next is lost; on a phone the fields may be folded and take the focus only when drawn. */
   const focusField = (field) => {
     setUnfolded(true);
-    requestAnimationFrame(() => field.current.focus());
+    field.current.focus();
+    if (document.activeElement !== field.current) requestAnimationFrame(() => field.current.focus());
   };
   const turnTo = (target) => {
     if (target >= 0 && page && target < page.total) go(link(['runs', run.run], changed(query, { start: target || null })));
