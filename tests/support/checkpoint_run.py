@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.checkpoints import write_checkpoint
 from tests.support.weight_engine import TrainerClient, WeightEngine, trainer_server
 
-READ_ONLY_PATHS = {"/v1/models", "/server_info?config_format=json", "/weight_info", "/v1/chat/completions"}
+READ_ONLY_PATHS = {"/v1/models", "/server_info?config_format=json", "/v1/chat/completions"}
 """Status queries and model calls: none of them changes an engine."""
 
 

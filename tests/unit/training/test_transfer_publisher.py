@@ -37,7 +37,7 @@ async def publishing(
 
 def steps(engine: TransferEngine) -> list[str]:
     """The control calls that an engine received, without version names and queries."""
-    ignored = ("/update_weight_version", "/weight_info", "/get_world_size", "/server_info", "/v1/models", "/is_paused")
+    ignored = ("/update_weight_version", "/get_world_size", "/server_info", "/v1/models", "/is_paused")
     return [name for path in engine.paths if (name := path.partition("?")[0]) not in ignored]
 
 

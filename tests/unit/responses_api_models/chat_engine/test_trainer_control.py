@@ -101,9 +101,9 @@ async def test_a_lost_engine_with_half_an_update_stays_out_until_it_restarts() -
     half.crashes_at.add("/collective_rpc")
     async with trainer_server(good, half) as policy:
         assert (await policy.update(NEW))[1]["lost"] == [engine_url(1)]
-        half.dead, requests_before = False, len(half.paths)
+        half.dead, checks_before = False, half.checks
         half.crashes_at.clear()
-        await until(lambda: len(half.paths) > requests_before + 4)
+        await until(lambda: half.checks > checks_before + 4)
         assert active_urls(policy) == [engine_url(0)]
         half.restart()
         await until(lambda: len(active_urls(policy)) == 2)
