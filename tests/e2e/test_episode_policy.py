@@ -11,8 +11,8 @@ import orjson
 
 from tests.support.commands import ng_run
 from tests.support.doc_pages import blocks, commands, page, sections
+from tests.support.processes import free_port
 from tests.support.scripted_engine import completion, engine
-from tests.support.sokoban_page import free_port
 from tests.support.waiting import deadline_s
 
 KEY = "sk-key-of-the-trainer"

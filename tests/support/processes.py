@@ -1,8 +1,10 @@
-"""Processes as /proc shows them."""
+"""Processes as /proc shows them, and ports for those that tests start."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +39,14 @@ def processes_with(variable: str, value: str) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if entry in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
                 yield int(process.name)
+
+
+def free_port() -> int:
+    """A port at which nobody listens, outside the range from which the kernel gives one to whoever asks for any: such a
+    port could be taken by another process before the program that a test starts listens at it.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -118,12 +117,6 @@ class Shell:
         finally:
             self.send(process, signal.SIGINT)
             await asyncio.wait_for(process.communicate(), deadline_s())
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 async def printed(process: asyncio.subprocess.Process, text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.commands import command, ng_run
 from tests.support.doc_pages import commands, files, page, programs, sections
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 
 PAGE = sections(page("other-stacks.md"))["Serve Rollyard's servers to other clients"]
 CONFIG = "configs/served.yaml"

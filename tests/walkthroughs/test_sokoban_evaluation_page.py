@@ -11,6 +11,7 @@ import pytest
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from tests.support.doc_pages import blocks
+from tests.support.processes import free_port
 from tests.support.sokoban_page import (
     NOT_RUN,
     REPEATS,
@@ -19,7 +20,6 @@ from tests.support.sokoban_page import (
     TEXT,
     Shell,
     block,
-    free_port,
     make_clone,
     printed,
 )

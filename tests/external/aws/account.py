@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ import boto3
 
 from tests.support.commands import command_environ
 from tests.support.preloaded import Preloaded
+from tests.support.processes import free_port
 from tests.support.waiting import deadline_s, eventually
 
 ACCOUNT = "123456789012"
@@ -102,9 +102,7 @@ def running_account(
     folder: Path, ip: str = "127.0.0.1", prefix: Sequence[str] = (), hosts: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[Account]:
     """Start the server; `prefix` runs it in a network namespace with the address `ip`."""
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     containers = folder / "containers"
     containers.mkdir()
     command = [*prefix, sys.executable, "-m", "tests.external.aws.moto_server", ip, str(port), str(containers)]

@@ -8,7 +8,7 @@ import orjson
 
 from rollyard.records.data_files import INSTALLED
 from tests.support.commands import command, ng_run
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 
 PYTHON = INSTALLED / ".venv-nemo-gym" / "bin" / "python"
 PROGRAM = Path(__file__).with_name("client_program.py")

@@ -15,8 +15,8 @@ from rollyard.records.types import Json
 from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, gym_stack
 from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page, sections
+from tests.support.processes import free_port
 from tests.support.scripted_engine import listening
-from tests.support.sokoban_page import free_port
 from tests.support.stacks import keys_of, read_rows
 from tests.support.waiting import deadline_s
 

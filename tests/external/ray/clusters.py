@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from tests.support.processes import alive, processes_with
+from tests.support.processes import alive, free_port, processes_with
 from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
 from tests.support.waiting import deadline_s, eventually
 
@@ -44,12 +43,6 @@ def short_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.external.ray.clusters import MODEL_ONLY, Node, Run, command_of, free_port, short_folder
-from tests.support.processes import parent_of
+from tests.external.ray.clusters import MODEL_ONLY, Node, Run, command_of, short_folder
+from tests.support.processes import free_port, parent_of
 from tests.support.waiting import eventually
 
 MODEL = "policy_model"

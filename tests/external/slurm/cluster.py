@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import processes_with
+from tests.support.processes import free_port, processes_with
 from tests.support.waiting import deadline_s, eventually
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "srun")
@@ -131,11 +131,7 @@ class Cluster:
 
     def _write_files(self) -> None:
         host = socket.gethostname().partition(".")[0]
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-            for one in sockets:
-                one.bind(("127.0.0.1", 0))
-            controller, *ports = [int(one.getsockname()[1]) for one in sockets]
+        controller, *ports = (free_port() for _ in range(3))
         text = CONF.format(host=host, folder=self.folder, controller_port=controller, ports=ports)
         (self.folder / "slurm.conf").write_text(text)
         devices = f"{self.folder}/dev/fakegpu"

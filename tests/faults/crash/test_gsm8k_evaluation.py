@@ -11,8 +11,7 @@ import orjson
 from rollyard.records.data_files import INSTALLED
 from rollyard.resources_servers.gsm8k.prepare import main as prepare
 from tests.support.commands import command_environ
-from tests.support.processes import alive
-from tests.support.sokoban_page import free_port
+from tests.support.processes import alive, free_port
 from tests.walkthroughs.test_gsm8k_evaluation import QUESTIONS, documented, drop_in
 
 FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"

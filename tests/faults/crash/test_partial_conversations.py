@@ -80,7 +80,7 @@ async def test_after_kill_9_of_the_agent_the_conversation_comes_from_the_model_s
 
 
 async def test_an_attempt_at_a_policy_that_hangs_records_the_prompt(tmp_path: Path) -> None:
-    limits = CollectionLimits(**{**vars(ONCE), "rollout_timeout_s": 2.0})
+    limits = CollectionLimits(**{**vars(ONCE), "rollout_timeout_s": deadline_s() / 60})
     async with processes(load_config(HANGS), tmp_path) as stack:
         await collect(stack, tmp_path / "rollouts.jsonl", rows=PUZZLES, limit=1, repeats=1, limits=limits)
     [row] = failures(tmp_path / "rollouts.jsonl")

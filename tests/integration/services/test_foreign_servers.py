@@ -25,7 +25,7 @@ from rollyard.services.http.client import Session
 from rollyard.services.http.listener import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry
-from tests.support.processes import alive, processes_with
+from tests.support.processes import alive, free_port, processes_with
 from tests.support.stacks import colocated, processes
 from tests.support.waiting import deadline_s, until
 
@@ -219,7 +219,7 @@ def _belongs_to(pid: int, folder: Path) -> bool:
 async def test_a_server_that_goes_down_and_comes_back_is_noticed(tmp_path: Path) -> None:
     messages: list[str] = []
     async with contextlib.AsyncExitStack() as first:
-        port = await first.enter_async_context(served())
+        port = await first.enter_async_context(served(free_port()))  # where it comes back
         counter = entry("resources_servers", "counter", host="127.0.0.1", port=port)
         async with colocated(run_config(tmp_path, counter), tmp_path, messages=messages) as stack:
             session = Session(stack.client, "counter")
@@ -239,8 +239,7 @@ async def test_a_server_that_goes_down_and_comes_back_is_noticed(tmp_path: Path)
 
 
 async def test_a_server_that_never_responds_fails_the_start_with_its_address(tmp_path: Path) -> None:
-    with contextlib.closing(bind("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     counter = entry("resources_servers", "counter", host="127.0.0.1", port=port, start_timeout_s=0.5)
     with pytest.raises(RunError, match=rf"counter .*http://127.0.0.1:{port} within 0.5 s"):
         async with colocated(run_config(tmp_path, counter), tmp_path):

@@ -31,7 +31,7 @@ from rollyard.records.types import Json
 from rollyard.services.runtime.run_dir import running_heads
 from tests.support.fixtures import make_folder
 from tests.support.nemo_rl_rules import loss_multiplier, message_log, verl_message_log
-from tests.support.processes import alive
+from tests.support.processes import alive, free_port
 from tests.support.scripted_engine import listening
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL
 from tests.support.token_engine import TokenEngine
@@ -69,13 +69,6 @@ class Turns(TokenEngine):
         )
         self.turns += 1
         return (TEXT_TURN if called else CALL_TURN), "stop"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Trainer:

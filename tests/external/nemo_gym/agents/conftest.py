@@ -20,8 +20,8 @@ from rollyard.services.server.app import Context
 from tests.modules import ROOT
 from tests.support.foreign_servers import foreign_environment
 from tests.support.in_process import KEYS, InProcessServers, Script
+from tests.support.processes import free_port
 from tests.support.scripted_engine import listening
-from tests.support.sokoban_page import free_port
 
 PYTHON = ROOT / ".venv-nemo-gym" / "bin" / "python"
 

@@ -18,7 +18,7 @@ from tests.external.nemo_gym.compatibility.catalog import Environment, Row, site
 from tests.external.nemo_gym.compatibility.model_names import model_names, values, with_models
 from tests.external.nemo_gym.compatibility.processes import HOST, ServerProcess
 from tests.external.nemo_gym.compatibility.warm_python import server_environment
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 
 START_LIMIT_S = 300.0
 ROW_LIMIT_S = 240.0

@@ -28,7 +28,7 @@ from rollyard.launchers.evaluation.eval_state import (
 )
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rollout_keys import Shard
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -132,10 +132,10 @@ async def test_the_request_of_another_user_is_ignored(tmp_path: Path) -> None:
 
 async def test_only_the_processes_that_an_evaluation_left_are_ended() -> None:
     run_id = f"left-over-{os.getpid()}"
-    left, other = (subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark}) for mark in (run_id, f"x{run_id}"))
+    left, other = (subprocess.Popen(["sleep", "99"], env={**os.environ, MARK: mark}) for mark in (run_id, f"x{run_id}"))
     try:
         assert await end_leftovers(run_id) == 1
-        assert (left.wait(10), other.poll()) == (-9, None)
+        assert (left.wait(deadline_s()), other.poll()) == (-9, None)
         assert await end_leftovers(run_id) == 0
     finally:
         for process in (left, other):

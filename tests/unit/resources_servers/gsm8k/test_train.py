@@ -23,7 +23,7 @@ from rollyard.resources_servers.gsm8k.train import loggers_of, served_model, tra
 from rollyard.services.http.request import HttpResponse
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 from tests.unit.resources_servers.answers.grading import in_process_server
 
 DEFAULTS: Json = {
