@@ -176,7 +176,7 @@ test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environ
 	$(INSPECT)/bin/python -m pytest tests/external/inspect $(SMOKE)
 
 test-programs: $(DEV) $(PROGRAMS)/.ready  ## test Claude Code and Codex as agents, with a scripted engine (node 18 or newer; 700 MB)
-	$(BIN)/python -m pytest tests/external/programs
+	$(BIN)/python -m pytest tests/external/programs $(SMOKE)
 
 $(PROGRAMS)/.ready: tests/external/programs/package-lock.json
 	npm ci --no-audit --no-fund --prefix tests/external/programs

@@ -71,7 +71,7 @@ def turn(text: str, call: Json | None = None) -> list[int]:
     return [*encode_letters(written), END]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.smoke)])
 async def test_an_episode_is_one_sequence_with_every_sampled_token(name: str) -> None:
     pushes: list[Json] = [{"name": "mcp__environment__push", "arguments": {"times": times}} for times in (2, 3)]
     turns = [

@@ -85,7 +85,7 @@ def test_the_reason_is_the_file_that_changed(tree: Tree) -> None:
 
 def test_every_suite_of_the_makefile_has_tests_and_locks() -> None:
     found = {suite.name: suite for suite in suites()}
-    assert {"test-vllm", "test-slurm", "test-browser", "test-faults", "test-sandbox"} <= found.keys()
+    assert {"test-vllm", "test-slurm", "test-browser", "test-faults", "test-sandbox", "test-programs"} <= found.keys()
     for suite in found.values():
         assert suite.tests
         assert all((ROOT / path).exists() for path in (*suite.tests, *suite.locks)), suite
