@@ -27,11 +27,6 @@ def stat_of(pid: int) -> list[str]:
         return ["", "0"]
 
 
-def children_of(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in listed for child in path.read_text().split()]
-
-
 def processes_with(variable: str, value: str) -> Iterator[int]:
     """Running processes whose environment has this variable, which descendants inherit."""
     entry = f"{variable}={value}".encode()

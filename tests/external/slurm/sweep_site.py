@@ -92,11 +92,6 @@ class SweepSite:
         ended = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED")
         return [line for line in lines if launch.launch_id in line and not line.endswith(ended)]
 
-    def files(self) -> dict[str, tuple[int, int]]:
-        """Every file and folder of the user with size and time of modification."""
-        found = [(path, path.lstat()) for path in self.root.rglob("*")]
-        return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
-
     def runners(self, launch: SlurmLaunch) -> dict[str, int]:
         """The process of each evaluation's job that is running, by the names of combination and job: `eval/job-1`."""
         found = {}

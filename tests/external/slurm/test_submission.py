@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from rollyard.launchers.slurm.client import SlurmClient, SlurmTimeoutError, array_base
-from rollyard.launchers.slurm.job import JobState, Submission, read_submission, sbatch_arguments, write_submission
+from rollyard.launchers.slurm.job import JobState, read_submission, sbatch_arguments
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.records.errors import RunError
 from tests.external.slurm.cluster import Cluster
@@ -56,15 +55,6 @@ def test_a_folder_keeps_its_job_until_the_chain_has_failed(launcher: Launcher) -
     assert second.job.job_id != first.job.job_id
     assert second.until_over() == JobState.COMPLETED
     assert launcher.scheduler.submit(spec) == second.job.job_id
-
-
-def test_a_launcher_killed_before_it_learnt_the_id_finds_the_job_again(launcher: Launcher) -> None:
-    spec = launcher.spec("pass", sbatch_args=("--hold",))
-    job = launcher.submit_spec(spec)
-    write_submission(spec.folder, Submission(chain=job.chain, name=spec.name, submitted=time.time()))
-    assert launcher.scheduler.submit(spec) == job.job.job_id
-    assert len(job.queued()) == 1
-    launcher.scheduler.cancel([job.job])
 
 
 def test_a_job_submitted_while_the_controller_hangs_runs_once(launcher: Launcher, cluster: Cluster) -> None:

@@ -61,14 +61,6 @@ def measured(site: SweepSite, launch: SlurmLaunch) -> int:
     return int(site.status(launch)["combinations"][0]["measured"] or 0)
 
 
-def test_a_dry_run_touches_nothing(site: SweepSite) -> None:
-    before = site.files()
-    dry = site.launch("--dry", "--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
-    assert dry.status == 0 and f"{COMBINATIONS + 1} jobs" in dry.out, dry.err
-    assert site.files() == before
-    assert "eval_convert" not in site.cluster.client("squeue", "-h", "-o", "%j")
-
-
 def test_a_sweep_with_half_of_its_jobs_killed_is_complete(site: SweepSite) -> None:
     started = site.launch("--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
     assert started.status == 0 and f"{COMBINATIONS + 1} of {COMBINATIONS + 1} jobs" in started.out, started.err

@@ -1,11 +1,10 @@
-"""train_gsm8k.py on real questions and a real engine: `kill -9` before the last step, and the same curve again."""
+"""train_gsm8k.py on real questions and a real engine. test_crashes.py kills and resumes trainings."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,80 +22,11 @@ from rollyard.training.run_folder import TrainingPaths
 from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine
 from tests.support.commands import command_environ
-from tests.support.processes import children_of
 from tests.support.stacks import SHARED, read_rows
-from tests.support.waiting import eventually
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
 QUESTIONS = SHARED / "data" / "gsm8k" / "train_first1000.jsonl"
-STEPS = 4
-NOT_REPEATED = ("train/parity", "train/policy_lag")
-"""Beginnings of the names of figures that depend on the engine's rounding, not only on the rollouts."""
-
-
-class Training:
-    def __init__(self, folder: Path, engine: Engine, model: Path, questions: Path) -> None:
-        self.folder = Path(shutil.copytree(DROP_IN, folder))
-        self.paths = TrainingPaths(self.folder / "checkpoints_gsm8k")
-        self._engine = engine
-        self._model = model
-        self._questions = questions
-
-    def start(self) -> subprocess.Popen[bytes]:
-        options = {
-            "model": self._model,
-            "port": self._engine.url.rpartition(":")[2],
-            "local": self._questions,
-            "rollouts-per-update": 16,
-            "group-size": 8,
-            "train-steps": STEPS,
-            "max-seq-len": 256,
-            "max-completion-tokens": 16,
-            "micro-token-budget": 4096,
-            "eval-limit": 4,
-            "eval-every": 2,
-            "checkpoint-every": 2,
-            "learning-rate": 1e-3,
-            "dtype": "float32",
-            "logger": "print",
-        }
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        environ = command_environ({"OMP_NUM_THREADS": "1", "PYTHONPATH": f".{os.pathsep}{os.pathsep.join(sys.path)}"})
-        with (self.folder / "log.txt").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "examples/gsm8k/train_gsm8k.py", *words, "--no-gradient-checkpointing"],
-                cwd=self.folder,
-                env=environ,
-                stdout=log,
-                stderr=log,
-            )
-
-    def run(self) -> None:
-        assert self.start().wait(training_s()) == 0, (self.folder / "log.txt").read_text()
-
-    def kill_after(self, step: int) -> None:
-        process = self.start()
-
-        def is_done() -> bool:
-            return any(line["step"] == step and "train/loss" in line for line in self._metrics())
-
-        eventually(f"step {step} is done", lambda: is_done() or process.poll() is not None, training_s())
-        [trainer] = children_of(process.pid)
-        os.kill(trainer, signal.SIGKILL)
-        assert process.wait(training_s()) == 128 + signal.SIGKILL
-
-    def curve(self) -> dict[int, Json]:
-        """Figures by step that depend only on the rollouts."""
-        found: dict[int, Json] = {}
-        for line in self._metrics():
-            kept = {name: line[name] for name in line if name.startswith(("train/", "eval/"))}
-            found.setdefault(line["step"], {}).update(
-                {name: value for name, value in kept.items() if not name.startswith(NOT_REPEATED)}
-            )
-        return found
-
-    def _metrics(self) -> list[Json]:
-        return read_rows(self.paths.metrics) if self.paths.metrics.is_file() else []
+STEPS = 2
 
 
 @pytest.fixture(scope="session")
@@ -112,25 +42,41 @@ def boxing_policy(tiny_model: Path, questions: Path, tmp_path_factory: pytest.Te
     return build_boxing_policy(tiny_model, read_rows(questions)[:4], tmp_path_factory.mktemp("boxing"))
 
 
-def test_a_killed_run_resumes_to_the_curve_of_an_unbroken_one(
+def test_the_program_trains_evaluates_saves_and_logs_its_rollouts(
     engine: Engine, boxing_policy: Path, questions: Path, tmp_path: Path
 ) -> None:
-    unbroken = Training(tmp_path / "unbroken", engine, boxing_policy, questions)
-    unbroken.run()
-    assert [*unbroken.curve()] == [0, 1, 2, 3, 4]
-    log = read_rows(unbroken.folder / "gsm8k_train_rollouts.jsonl")
-    assert len(log) == STEPS * 16
-    assert {step["info"].get("parse_error", False) for line in log for step in line["steps"]} == {True, False}
-
-    # An engine does not repeat its samples. With the same rollouts, everything else has to be the same.
-    killed = Training(tmp_path / "killed", engine, boxing_policy, questions)
-    shutil.copytree(unbroken.paths.rollouts(1).parent, killed.paths.rollouts(1).parent)
-    shutil.copytree(unbroken.paths.evaluation(0).parent, killed.paths.evaluation(0).parent)
-    killed.kill_after(3)
-    assert (killed.paths.checkpoints / "step_000002").is_dir()
-    killed.run()
-    assert killed.curve() == unbroken.curve()
-    assert orjson.loads((killed.paths.checkpoints / "latest.json").read_bytes())["step"] == STEPS
+    folder = Path(shutil.copytree(DROP_IN, tmp_path / "drop_in"))
+    options = {
+        "model": boxing_policy,
+        "port": engine.url.rpartition(":")[2],
+        "local": questions,
+        "rollouts-per-update": 16,
+        "group-size": 8,
+        "train-steps": STEPS,
+        "max-seq-len": 256,
+        "max-completion-tokens": 16,
+        "micro-token-budget": 4096,
+        "eval-limit": 4,
+        "eval-every": 2,
+        "checkpoint-every": 2,
+        "learning-rate": 1e-3,
+        "dtype": "float32",
+        "logger": "print",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    environ = command_environ({"OMP_NUM_THREADS": "1", "PYTHONPATH": f".{os.pathsep}{os.pathsep.join(sys.path)}"})
+    command = [sys.executable, "examples/gsm8k/train_gsm8k.py", *words, "--no-gradient-checkpointing"]
+    with (folder / "log.txt").open("wb") as log:
+        done = subprocess.run(command, cwd=folder, env=environ, stdout=log, stderr=log, timeout=training_s())
+    assert done.returncode == 0, (folder / "log.txt").read_text()
+    paths = TrainingPaths(folder / "checkpoints_gsm8k")
+    metrics = read_rows(paths.metrics)
+    assert [line["step"] for line in metrics if "train/loss" in line] == [1, 2]
+    assert [line["step"] for line in metrics if "eval/reward" in line] == [0, 2]
+    assert orjson.loads((paths.checkpoints / "latest.json").read_bytes())["step"] == STEPS
+    rollouts = read_rows(folder / "gsm8k_train_rollouts.jsonl")
+    assert len(rollouts) == STEPS * 16
+    assert {step["info"].get("parse_error", False) for one in rollouts for step in one["steps"]} == {True, False}
 
 
 def build_boxing_policy(start: Path, questions: list[Json], folder: Path) -> Path:

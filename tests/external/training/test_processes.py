@@ -43,11 +43,29 @@ def run_in_two(program: str, *arguments: str, by: tuple[str, ...] = TORCHRUN, su
 
 @pytest.fixture(scope="module")
 def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the results of all kinds; torch is imported once in each process of a launcher."""
+    """The folder with the results of all kinds, and with the runs `one` and `two`, of which the second was killed.
+
+    Few launchers, because each process of one imports torch and TRL.
+    """
     folder = tmp_path_factory.mktemp("two")
-    run_in_two("train_sharded", str(folder), *(kind for kind in BUDGETS if kind not in SHARDED))
+    initial_model(folder / "model")
+    runs = json.dumps([run(folder, "one"), run(folder, "two", ("playing", 3))])
+    kinds = [kind for kind in BUDGETS if kind not in SHARDED]
+    run_in_two("training_process", runs, str(folder), *kinds, succeeds=False)
     run_in_two("train_sharded", str(folder), *SHARDED, by=ACCELERATE)
     return folder
+
+
+def run(folder: Path, name: str, at: tuple[str, int] = ("", 0)) -> Json:
+    settings = {
+        "model": str(folder / "model"),
+        "output_dir": str(folder / name),
+        "max_steps": 3,
+        "checkpoint_interval": 1,
+        "optimizer": {"learning_rate": 1e-2, "max_seq_len": 64, "micro_token_budget": 64},
+        "loggers": [],
+    }
+    return {"settings": settings, "at": at}
 
 
 @pytest.mark.parametrize("kind", BUDGETS)
@@ -66,23 +84,10 @@ def test_two_processes_compute_the_same_update_as_one_and_save_whole_weights(
             assert torch.allclose(shared[key], value, atol=1e-5), key
 
 
-def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(tmp_path: Path) -> None:
-    model = initial_model(tmp_path / "model")
-
-    def run(name: str, at: tuple[str, int] = ("", 0)) -> Json:
-        settings = {
-            "model": str(model),
-            "output_dir": str(tmp_path / name),
-            "max_steps": 3,
-            "checkpoint_interval": 1,
-            "optimizer": {"learning_rate": 1e-2, "max_seq_len": 64, "micro_token_budget": 64},
-            "loggers": [],
-        }
-        return {"settings": settings, "at": at}
-
-    run_in_two("training_process", json.dumps([run("one"), run("two", ("playing", 3))]), succeeds=False)
-    run_in_two("training_process", json.dumps([run("two")]))
-    assert curve(tmp_path / "two") == curve(tmp_path / "one")
-    assert sorted(curve(tmp_path / "one")) == [0, 1, 2, 3]
-    [*_, saved] = sorted((tmp_path / "two" / "checkpoints").glob("step_*"))
+def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(of_two_processes: Path) -> None:
+    assert 3 not in curve(of_two_processes / "two")
+    run_in_two("training_process", json.dumps([run(of_two_processes, "two")]))
+    assert curve(of_two_processes / "two") == curve(of_two_processes / "one")
+    assert sorted(curve(of_two_processes / "one")) == [0, 1, 2, 3]
+    [*_, saved] = sorted((of_two_processes / "two" / "checkpoints").glob("step_*"))
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in saved.iterdir()}

@@ -2,7 +2,8 @@
 
     python -m tests.external.training.train_sharded FOLDER KIND...
 
-Run by torchrun for the kinds that are algorithms, and for `all` weights and `adapters` by accelerate with FSDP.
+Run by torchrun, in training_process.py, for the kinds that are algorithms, and for `all` weights and `adapters` by
+accelerate with FSDP.
 accelerate sets up FSDP only on accelerators, so that this program does it on CPUs.
 """
 
@@ -71,17 +72,21 @@ def save(trainer: RolloutTrainer, folder: Path, lora: AdapterMode) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    allow_fsdp_on_cpus()
-    for kind in sys.argv[2:]:
-        folder = Path(sys.argv[1]) / kind
+def train_kinds(results: Path, kinds: list[str]) -> None:
+    for kind in kinds:
+        folder = results / kind
         folder.mkdir(exist_ok=True)
         trainer = train(folder, kind, BUDGETS[kind])
         sharded = sum(isinstance(value, torch.distributed.tensor.DTensor) for value in trainer.model.parameters())
         if trainer.accelerator.is_main_process:
             figures = {**trainer.update_metrics, "sharded": sharded, "processes": trainer.accelerator.num_processes}
             (folder / "figures.json").write_text(json.dumps(figures))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    allow_fsdp_on_cpus()
+    train_kinds(Path(sys.argv[1]), sys.argv[2:])
     torch.distributed.destroy_process_group()
 
 

@@ -31,6 +31,7 @@ from rollyard.training.train_config import TrainConfig
 from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
 from tests.external.training.train_command import training_s
+from tests.external.training.train_sharded import train_kinds
 
 
 def start_training(
@@ -143,8 +144,12 @@ def _watch_commit(reached: Reached) -> None:
 
 
 def main() -> None:
-    """Train in one of several processes, one run after another: `torchrun -m ... JSON`, a list of settings."""
+    """Train in one of several processes, one run after another: `torchrun -m ... JSON [FOLDER KIND...]`, a list of
+    settings; before them the kinds of train_sharded.py.
+    """
     torch.set_num_threads(1)
+    if sys.argv[2:]:
+        train_kinds(Path(sys.argv[2]), sys.argv[3:])
     for given in json.loads(sys.argv[1]):
         config = TrainConfig(**given["settings"])
         if is_main_process(os.environ):
