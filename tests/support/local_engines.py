@@ -21,13 +21,11 @@ from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmMod
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpTransport
 from tests.support.processes import parent_of, processes_with
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 MARK = "ROLLYARD_TEST_ENGINE"
 """An environment variable that all processes of an engine inherit, so that a test finds every one of them."""
-DEADLINE_S = 120.0
-"""For events that normally happen immediately, on a busy machine."""
 
 
 class EngineHarness:
@@ -101,6 +99,6 @@ def marked_processes(mark: str) -> Iterator[int]:
 
 async def wait_until_gone(mark: str) -> None:
     """Wait until no live process has the mark."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s()):
         while list(marked_processes(mark)):
             await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ def post(path: str, body: Message) -> Any:
     url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(url.removesuffix("/v1") + path, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         return json.load(answer)
 
 

@@ -64,7 +64,8 @@ def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: 
     tab.page.keyboard.press("e")
     tab.page.keyboard.type("reward <")
     expect(tab.find("#expression-check")).to_contain_text("cannot be read at the end")
-    tab.page.keyboard.type(' 1 and level == "hard"')
+    with tab.page.expect_response(lambda answer: answer.url.endswith("hard%22")):
+        tab.page.keyboard.type(' 1 and level == "hard"')
     expect(tab.find("#expression-check")).to_have_text("")
     tab.page.keyboard.press("Enter")
     expect(tab.find(ROWS)).to_have_count(12)

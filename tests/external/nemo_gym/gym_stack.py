@@ -17,9 +17,10 @@ from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NemoGymHead, NemoGymProcess
 from tests.support.commands import command_environ
+from tests.support.waiting import deadline_s
 
 VENV = INSTALLED / ".venv-nemo-gym"
-START_S = 600.0
+START_S = 5 * deadline_s()
 """Importing NeMo Gym takes seconds on a free machine, and minutes on a busy one."""
 SERVERS = ("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model")
 WITHOUT_RAY = """

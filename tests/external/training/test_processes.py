@@ -19,40 +19,35 @@ from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.train_command import training_s
 from tests.external.training.train_sharded import BUDGETS, SHARDED, train
-from tests.external.training.training_process import curve
+from tests.external.training.training_process import curve, finished, start_two
 from tests.external.training.training_runs import make_update
 
-TORCHRUN = (
-    *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-    *("--local-addr", "127.0.0.1"),  # by default the host's name, which a machine may not be able to resolve
-)
 ACCELERATE = (
     *("-m", "accelerate.commands.launch", "--config_file", str(INSTALLED / "configs" / "accelerate_fsdp.yaml")),
     *("--num_processes", "2", "--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
 )
 
 
-def run_in_two(program: str, *arguments: str, by: tuple[str, ...] = TORCHRUN, succeeds: bool = True) -> None:
+def train_sharded(folder: Path) -> None:
     environ = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, *by, "-m", f"tests.external.training.{program}", *arguments]
+    command = [sys.executable, *ACCELERATE, "-m", "tests.external.training.train_sharded", str(folder), *SHARDED]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=training_s(), env={**os.environ, **environ}, check=False
     )
-    assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
 def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the results of all kinds, and with the runs `one` and `two`, of which the second was killed.
-
-    Few launchers, because each process of one imports torch and TRL.
-    """
+    """The folder with the results of all kinds, and with the runs `one` and `two`, of which the second was killed."""
     folder = tmp_path_factory.mktemp("two")
     initial_model(folder / "model")
-    runs = json.dumps([run(folder, "one"), run(folder, "two", ("playing", 3))])
+    runs = [run(folder, "one"), run(folder, "two", ("playing", 3))]
     kinds = [kind for kind in BUDGETS if kind not in SHARDED]
-    run_in_two("training_process", runs, str(folder), *kinds, succeeds=False)
-    run_in_two("train_sharded", str(folder), *SHARDED, by=ACCELERATE)
+    first, second = start_two(folder / "log", runs, folder, kinds)
+    assert finished(first) == -9, (folder / "log").read_text()[-3000:]
+    second.kill()  # as a launcher does
+    train_sharded(folder)
     return folder
 
 
@@ -86,7 +81,9 @@ def test_two_processes_compute_the_same_update_as_one_and_save_whole_weights(
 
 def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(of_two_processes: Path) -> None:
     assert 3 not in curve(of_two_processes / "two")
-    run_in_two("training_process", json.dumps([run(of_two_processes, "two")]))
+    log = of_two_processes / "resumed.log"
+    processes = start_two(log, [run(of_two_processes, "two")], of_two_processes, [])
+    assert [finished(process) for process in processes] == [0, 0], log.read_text()[-3000:]
     assert curve(of_two_processes / "two") == curve(of_two_processes / "one")
     assert sorted(curve(of_two_processes / "one")) == [0, 1, 2, 3]
     [*_, saved] = sorted((of_two_processes / "two" / "checkpoints").glob("step_*"))

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
+import subprocess
 
 import pytest
-import pytest_asyncio
 import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from examples.sokoban_policy import make_rooms
 from examples.sokoban_policy.layouts import EVALUATION_SEED, Layout, distinct_rooms, position_of
 from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import Encoder
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.training_sequence import SequenceRules, training_sequences
-from tests.external.vllm.engine import IN_ONE_WORKER
-from tests.support.stacks import collect, load_config, processes, read_rows
+from tests.external.training.train_command import training_s
+from tests.support.commands import command_environ
+from tests.support.stacks import read_rows
 
 POLICY = INSTALLED / "examples" / "sokoban_policy" / "model"
 ROOMS = 20
-ENGINE = "policy_model.responses_api_models.local_vllm_model"
 
 
-@pytest_asyncio.fixture(scope="module")
-async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Json]]:
-    """One rollout of each of ROOMS unseen rooms at temperature 0, with the config of `make demo-lm`.
-
-    The engine has one process fewer than there.
-    """
+@pytest.fixture(scope="module")
+def rollouts(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
+    """One rollout of each of ROOMS unseen rooms at temperature 0: those of `make demo-lm`."""
     folder = tmp_path_factory.mktemp("sokoban_lm")
-    make_rooms.main(["--num-examples", str(ROOMS), "--output", str(folder / "rooms.jsonl")])
-    config = load_config(
-        f"{ENGINE}.model={POLICY}",
-        f"+{ENGINE}.extra_flags.distributed_executor_backend=uni",
-        *(f"+{ENGINE}.environment.{name}='{value}'" for name, value in IN_ONE_WORKER.items()),
-        f"+{ENGINE}.vllm_command=[{Path(sys.executable).with_name('vllm')}]",
-        config="configs/sokoban_lm.yaml",
+    for name in ("configs", "examples"):
+        (folder / name).symlink_to(INSTALLED / name)
+    environ = command_environ({"ROOMS": str(ROOMS), "PYTHONPATH": str(folder)})
+    done = subprocess.run(
+        ["sh", "configs/demo_lm.sh"], cwd=folder, env=environ, capture_output=True, text=True, timeout=training_s()
     )
-    async with processes(config, folder) as stack:
-        state, progress = await collect(
-            stack, folder / "rollouts.jsonl", rows=folder / "rooms.jsonl", repeats=1, params={"temperature": 0.0}
-        )
-    assert (state, progress.failed) == ("complete", 0)
-    yield sorted(read_rows(folder / "rollouts.jsonl"), key=lambda row: int(row["_ng_task_index"]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{ROOMS} of {ROOMS} rollouts measured" in done.stdout
+    [output] = folder.glob("results/demo-lm-*/rollouts.jsonl")
+    return sorted(read_rows(output), key=lambda row: int(row["_ng_task_index"]))
 
 
 def test_the_recorded_tokens_are_those_of_the_training_data(rollouts: list[Json]) -> None:

@@ -2,9 +2,8 @@
 
     python -m tests.external.training.train_sharded FOLDER KIND...
 
-Run by torchrun, in training_process.py, for the kinds that are algorithms, and for `all` weights and `adapters` by
-accelerate with FSDP.
-accelerate sets up FSDP only on accelerators, so that this program does it on CPUs.
+Run by accelerate with FSDP for `all` weights and `adapters`; the kinds that are algorithms are run by
+training_process.py. accelerate sets up FSDP only on accelerators, so that this program does it on CPUs.
 """
 
 from __future__ import annotations

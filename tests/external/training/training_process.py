@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -22,6 +23,7 @@ from anyio.from_thread import start_blocking_portal
 
 from rollyard.records import jsonl
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, exit_status
+from rollyard.records.types import Json
 from rollyard.training import checkpoints
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import TrainingFolder
@@ -32,6 +34,7 @@ from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
 from tests.external.training.train_command import training_s
 from tests.external.training.train_sharded import train_kinds
+from tests.support.processes import free_port
 
 
 def start_training(
@@ -44,6 +47,18 @@ def start_training(
     """Start a training. `at`: the process sends itself the signal at this point of this step. `steps`: number of
     batches in the data; 0: without end.
     """
+    return _started(_train, settings, at, number, steps)
+
+
+def start_two(log: Path, runs: list[Json], folder: Path, kinds: list[str]) -> list[BaseProcess]:
+    """Start two processes that train together, one run after another: first the kinds of train_sharded.py, then `runs`,
+    of each of which the first process may end itself (`at`).
+    """
+    port = free_port()
+    return [_started(_train_together, rank, port, log, runs, folder, kinds) for rank in (0, 1)]
+
+
+def _started(target: Callable[..., None], *arguments: Any) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     before = os.environ.get("PYTHONPATH")
@@ -53,7 +68,7 @@ def start_training(
     finally:
         os.environ.pop("PYTHONPATH")
         os.environ.update({} if before is None else {"PYTHONPATH": before})
-    process = context.Process(target=_train, args=(settings, at, number, steps))
+    process = context.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -78,12 +93,8 @@ def curve(folder: Path) -> dict[int, dict[str, float]]:
 
 
 def _train(settings: dict[str, Any], at: tuple[str, int] | None, number: signal.Signals, steps: int) -> None:
-    gc.freeze()  # collections of everything that torch has created take seconds
-    torch.set_num_threads(1)
     config = TrainConfig(**settings)
-    log = os.open(config.output_dir.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    _set_up(config.output_dir.with_suffix(".log"))
     raise SystemExit(
         exit_status("ng_train", partial(_work, config, partial(_signal_at, at, number), steps), debug=True)
     )
@@ -143,14 +154,21 @@ def _watch_commit(reached: Reached) -> None:
     vars(checkpoints)["replace"] = watched
 
 
-def main() -> None:
-    """Train in one of several processes, one run after another: `torchrun -m ... JSON [FOLDER KIND...]`, a list of
-    settings; before them the kinds of train_sharded.py.
-    """
+def _set_up(log: Path) -> None:
+    gc.freeze()  # collections of everything that torch has created take seconds
     torch.set_num_threads(1)
-    if sys.argv[2:]:
-        train_kinds(Path(sys.argv[2]), sys.argv[3:])
-    for given in json.loads(sys.argv[1]):
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def _train_together(rank: int, port: int, log: Path, runs: list[Json], folder: Path, kinds: list[str]) -> None:
+    _set_up(log)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}  # as torchrun sets them
+    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1")
+    train_kinds(folder, kinds)
+    for given in runs:
         config = TrainConfig(**given["settings"])
         if is_main_process(os.environ):
             reached = partial(_signal_at, tuple(given["at"]), signal.SIGKILL)
@@ -158,7 +176,3 @@ def main() -> None:
         else:
             train(config, None, partial(TrlPolicyTrainer, config, config.output_dir / "trl"), print_line=print)
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Two real vLLM engines for the tests of this folder (make test-vllm); without vLLM, nothing is collected.
 
-vLLM starts three times: `engine`, the engine of `local_stack`, and in test_ng_eval.py. Each start costs as much as fifty
-tests. tests/external/training/test_train_command.py kills one in the middle of an episode.
+vLLM starts three times: `engine`, the engine of `local_stack`, and in test_ng_eval.py. Each start costs as much as
+fifty tests. tests/external/training/test_train_command.py kills one in the middle of an episode.
 """
 
 from __future__ import annotations

@@ -50,5 +50,3 @@ def test_vllm_keeps_the_old_head_of_a_tied_model_after_a_reload(
     output, logprobs = raw_engine.sampled(PROMPT)
     raw_engine.reload(tied_model)
     assert Reference(other_tied_model).logprobs(PROMPT, output) != pytest.approx(logprobs, abs=1e-2)
-
-

@@ -24,12 +24,13 @@ from typing import Any
 import yaml
 
 from rollyard.services.sandbox.inside import libc
+from tests.support.waiting import deadline_s
 
 Service = dict[str, Any]
 HOME = "/home/rollyard"
 _CLONE_NEWNET, _CLONE_NEWUTS = 0x40000000, 0x4000000
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]+)(?:(:-|:\?)([^}]*))?\}")
-HANG_S = 300.0
+HANG_S = 3 * deadline_s()
 
 
 def interpolated(text: str, environ: Mapping[str, str]) -> str:

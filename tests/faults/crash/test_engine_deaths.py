@@ -15,8 +15,9 @@ import pytest
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import RunError
 from rollyard.responses_api_models.local_vllm_model import engine_process
-from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
+from tests.support.local_engines import MARK, engine_harness, marked_processes, wait_until_gone
 from tests.support.processes import alive, parent_of
+from tests.support.waiting import deadline_s
 
 
 def kill(pid: int) -> None:
@@ -38,7 +39,7 @@ async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path
         transport = engine_bench.plan.transport
         for key, status in (("a key", 200), ("a guess", 401)):
             headers = {"authorization": f"Bearer {key}"}
-            answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, DEADLINE_S)
+            answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, deadline_s())
             assert answer.status == status
 
 
@@ -76,6 +77,7 @@ async def test_an_api_server_that_closes_its_port_before_it_ends_is_dead(tmp_pat
 SERVER = """
 import asyncio, pathlib, sys
 from tests.support.local_engines import EngineHarness
+from tests.support.waiting import deadline_s
 from rollyard.services.http.transport import HttpTransport
 
 async def main():

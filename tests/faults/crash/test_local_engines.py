@@ -15,10 +15,10 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import unused_url
-from tests.support.local_engines import DEADLINE_S, FAKE, MARK, wait_until_gone
+from tests.support.local_engines import FAKE, MARK, wait_until_gone
 from tests.support.processes import alive
 from tests.support.stacks import load_config, processes
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 
 
 def run_config(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
@@ -36,7 +36,7 @@ async def engine_pid(stack: Stack) -> int:
     (url,) = stack.registry.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
     answer = await stack.client.transport.send(
-        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, DEADLINE_S
+        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, deadline_s()
     )
     assert answer.status == 200, answer.body
     return int(orjson.loads(answer.body)["choices"][0]["message"]["content"])

@@ -1,5 +1,5 @@
 /** Finds a text in the conversation: marks all matches and jumps between them. */
-import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { count } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { matchPositions } from '../textmatches.js';
@@ -81,7 +81,8 @@ function useMatches(conversation, find, first) {
       cancelAnimationFrame(frame);
     };
   }, [find]);
-  useEffect(() => {
+  // A layout effect, so that the matches are marked as soon as they are counted.
+  useLayoutEffect(() => {
     mark('find', ranges);
     mark('find-current', ranges[current] ? [ranges[current]] : []);
     return () => {
