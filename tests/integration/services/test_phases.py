@@ -17,6 +17,7 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.server.app import Server
 from tests.support.fixtures import KEYS, load_text, make_folder, server_yaml
 from tests.support.stacks import load_config
+from tests.support.waiting import deadline_s
 
 
 class Slow(Server):
@@ -65,6 +66,7 @@ def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegis
 
 SLOW = """
 import asyncio
+from pathlib import Path
 from rollyard.services.server.app import Server
 
 class Slow(Server):
@@ -73,7 +75,8 @@ class Slow(Server):
         return "thinking 1/2"
 
     async def start(self):
-        await asyncio.sleep({seconds})
+        while not Path({go!r}).exists():
+            await asyncio.sleep(0.01)
 
 server = Slow
 """
@@ -82,9 +85,15 @@ server = Slow
 @pytest.mark.parametrize("colocate", [False, True], ids=["processes", "one process"])
 async def test_a_run_prints_the_phase_of_a_slow_server(colocate: bool, tmp_path: Path) -> None:
     lines: list[str] = []
-    stack = one_server_stack(
-        tmp_path, SLOW.format(seconds=1.5), lines.append, None if colocate else LocalLauncher(tmp_path)
-    )
+    go = tmp_path / "go"
+
+    def print_line(line: str) -> None:
+        lines.append(line)
+        if "thinking" in line:
+            go.touch()
+
+    launcher = None if colocate else LocalLauncher(tmp_path)
+    stack = one_server_stack(tmp_path, SLOW.format(go=str(go)), print_line, launcher)
     try:
         await stack.start()
     finally:
@@ -93,9 +102,9 @@ async def test_a_run_prints_the_phase_of_a_slow_server(colocate: bool, tmp_path:
 
 
 async def test_a_server_with_its_own_start_timeout_may_take_longer_than_the_others(tmp_path: Path) -> None:
-    app = SLOW.format(seconds=0.1)
+    app = SLOW.format(go="/")  # which exists
     stack = one_server_stack(
-        tmp_path, app, lambda text: None, LocalLauncher(tmp_path), ready_s=0.0, start_timeout_s=60.0
+        tmp_path, app, lambda text: None, LocalLauncher(tmp_path), ready_s=0.0, start_timeout_s=deadline_s()
     )
     try:
         await stack.start()
@@ -108,7 +117,7 @@ def one_server_stack(
     app: str,
     print_line: Callable[[str], None],
     launcher: Launcher | None,
-    ready_s: float = 60.0,
+    ready_s: float = deadline_s(),
     **settings: Any,
 ) -> Stack:
     tree = {"environment": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
