@@ -1,7 +1,7 @@
 """Two real vLLM engines for the tests of this folder (make test-vllm); without vLLM, nothing is collected.
 
-vLLM starts three times: `engine`, the engine of `local_stack`, and in test_ng_eval.py. Each start costs as much as
-fifty tests. tests/external/training/test_train_command.py kills one in the middle of an episode.
+vLLM starts four times: `engine`, the engine of `local_stack`, this one again after test_local_engine.py has killed it,
+and in test_ng_eval.py. Each start costs as much as fifty tests.
 """
 
 from __future__ import annotations
@@ -34,8 +34,14 @@ if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
 
 __all__ = ["pytest_ignore_collect"]
 HERE = Path(__file__).parent
+LAST = "test_local_engine.py"
+"""It kills an engine that other tests use."""
 SOURCES = ("tiny_model.py", "corpus.py", "calls.py", "chat_template.jinja")
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name == LAST)
 
 
 @pytest.fixture(scope="session")
