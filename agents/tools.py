@@ -75,7 +75,8 @@ def _content_parts(body: bytes) -> list[Json]:
 
 
 def _is_done(text: str) -> bool:
-    if '"done"' not in text:
+    mentions = text.count('"done"')
+    if not mentions or (mentions == 1 and '"done":false' in text):
         return False
     try:
         answer = orjson.loads(text)

@@ -112,11 +112,11 @@ class LoopLag:
         """Like `asyncio.timeout`, but measured with `now`. Use it as `with lag.timeout(5.0): ...` in a task."""
         return LagAwareTimeout(self, seconds)
 
-    def watch(self, timeout: LagAwareTimeout) -> None:
+    def watch(self, timeout: LagAwareTimeout, loop: asyncio.AbstractEventLoop) -> None:
         """Let the timeout expire in time. Most end long before and never need a timer, which takes 10 us."""
-        self.start()
+        if self._loop is not loop:
+            self.start()
         self._timeouts.add(timeout)
-        timeout.start_timer(within_s=2 * SWEEP_S)
 
     def forget(self, timeout: LagAwareTimeout) -> None:
         self._timeouts.discard(timeout)
@@ -157,11 +157,12 @@ class LoopLag:
 class LagAwareTimeout:
     """Cancels the enclosed task on expiry and raises TimeoutError. Does not count time while the loop is blocked."""
 
-    __slots__ = ("__weakref__", "_cancelling", "_expired", "_lag", "_task", "_timer", "_until")
+    __slots__ = ("__weakref__", "_cancelling", "_expired", "_is_short", "_lag", "_task", "_timer", "_until")
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag
         self._until = lag.now() + seconds
+        self._is_short = seconds < 2 * SWEEP_S
         self._expired = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -179,7 +180,9 @@ class LagAwareTimeout:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._lag.watch(self)
+        self._lag.watch(self, task.get_loop())
+        if self._is_short:
+            self.start_timer(within_s=math.inf)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
