@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 import statistics
 import time
-import uuid
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -746,7 +746,7 @@ class PartialEpisodes:
 
 def episode_id(call: RawRequest) -> str:
     given = call.header(EPISODE_ID_HEADER.encode()) or ""
-    return given if _EPISODE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _EPISODE_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def partial_of(state: EpisodeState, limit: int) -> PartialConversation:

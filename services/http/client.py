@@ -155,8 +155,8 @@ class ServerClient:
         Raises Failure wrong_run if the instance belongs to a different run. Servers that are not Rollyard's own do not
         say so; they receive neither the run's token nor Rollyard's headers.
         """
+        foreign = self.book.foreign  # of now: a server may leave the directory while it responds
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
-        is_foreign = url in self.book.foreign
         try:
             all_headers = headers if isinstance(headers, SentHeaders) else self.headers_for(url, headers)
             if is_complete is None:
@@ -167,7 +167,7 @@ class ServerClient:
         finally:
             self._in_flight[url] -= 1
         is_ours = response.headers.get(RUN_HEADER) == self._run_id
-        if (is_ours and response.status != MISDIRECTED) or is_foreign:
+        if (is_ours and response.status != MISDIRECTED) or url in foreign:
             return response
         self.book.mark_stale()
         if not is_ours:
@@ -369,7 +369,7 @@ class Session:
                 self.server, path, body, timeout_s, sent, is_complete=is_complete, held_by=url
             )
         self._url = url
-        self.foreign = is_foreign(response)
+        self.foreign = RUN_HEADER not in response.headers
         if response.cookies:
             self._remember(response.cookies)
         return response
