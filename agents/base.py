@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
@@ -163,7 +163,7 @@ class Agent(Server, Generic[S]):
         stored = StoredEpisode(given, self.__model) if _REPLAY in call.headers else None
         row, policy = self.__policies.read(given) if stored is None else (stored.row, None)
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
-        headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
+        headers = {SESSION_HEADER: secrets.token_hex(16), **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=headers)
         with self.__active_episodes.one(episode_id(call), row) as state:
             episode = self.__episode(create_params(row), environment, state, row=row, policy=policy, stored=stored)
@@ -212,7 +212,7 @@ class Agent(Server, Generic[S]):
         params, policy = self.__policies.read(call.json())
         stream = params.get("stream")
         environment = Session(self.client, self.settings.resources_server.name, call.header(b"cookie") or "")
-        episode_id = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
+        episode_id = call.header(EPISODE_HEADER.encode()) or secrets.token_hex(16)
         with self.__active_episodes.one(episode_id, params) as state:
             episode = self.__episode(params, environment, state, policy=policy)
             await self.play(episode)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 import statistics
 import time
-import uuid
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,7 +114,7 @@ class Episode:
         mcp_probe: McpProbe | None = None,
     ) -> None:
         self.conversation = conversation
-        self.timings = Timings()
+        self.timings = Timings(state.spans)
         self.closed = False  # True once the resources server has closed the session with its verdict
         self._environment = environment
         self._model = model
@@ -140,7 +140,7 @@ class Episode:
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
-        self.timings.add("model", self._state.finish("model", started))
+        self._state.finish("model", started)
         self.timings.model_calls += 1
         self._turn_calls = 0
         response = read_response(body, self._model.server)
@@ -160,7 +160,7 @@ class Episode:
         started = self._state.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         result = await self._execute(name, call.get("arguments"))
-        self.timings.add("tool", self._state.finish("tool", started))
+        self._state.finish("tool", started)
         self.timings.tool_calls += 1
         self._append_output(call, result)
         return result
@@ -208,7 +208,7 @@ class Episode:
         body = await self._open("/seed_session", row)
         seeded = read_answer(body or b"{}", self._environment.server)
         self._mcp = await self._mcp_tools(seeded)
-        self.timings.add("seed", self._state.finish("seed", started))
+        self._state.finish("seed", started)
         observed = seeded.get("observation")
         try:
             self.conversation.open(seeded.get("additions"), observed if isinstance(observed, list) else [])
@@ -250,7 +250,7 @@ class Episode:
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         started = self._state.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
-        self.timings.add("verify", self._state.finish("verify", started))
+        self._state.finish("verify", started)
         verdict = read_answer(answer, self._environment.server)
         # Rollyard's servers close the session with the verdict; other frameworks' echo the row and leave it open.
         self.closed = "response" not in verdict
@@ -305,15 +305,16 @@ def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
 
 @dataclass(slots=True)
 class Timings:
-    spent: dict[str, float] = field(default_factory=dict)
+    spans: Sequence[tuple[str, float]]
+    """Each stage that has ended, with its duration in seconds."""
     model_calls: int = 0
     tool_calls: int = 0
 
-    def add(self, stage: str, seconds: float) -> None:
-        self.spent[stage] = self.spent.get(stage, 0.0) + seconds
-
     def seconds(self) -> Json:
-        seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
+        spent: dict[str, float] = {}
+        for stage, took in self.spans:
+            spent[stage] = spent.get(stage, 0.0) + took
+        seconds = {f"{stage}_s": round(total, 6) for stage, total in spent.items()}
         return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
 
 
@@ -465,15 +466,15 @@ def add_usage(total: Json, usage: object) -> None:
     """Add the usage of a call, including nested details. Values that are not numbers are dropped."""
     for key, value in usage.items() if isinstance(usage, dict) else ():
         before = total.get(key)
-        if isinstance(value, dict):
+        if type(value) in _NUMBERS:
+            total[key] = before + value if type(before) in _NUMBERS else value
+        elif isinstance(value, dict):
             if not isinstance(before, dict):
                 before = total[key] = {}
             add_usage(before, value)
-        elif isinstance(value, _NUMBERS):
-            total[key] = (before if isinstance(before, _NUMBERS) else 0) + value
 
 
-_NUMBERS = (int, float)  # in a tuple: the union of two types is made again by each test
+_NUMBERS = frozenset({int, float, bool})
 _PARAMS = "responses_create_params"
 
 
@@ -562,11 +563,10 @@ class EpisodeState:
             "age_s": round(now - self.started, 3),
         }
 
-    def finish(self, stage: Stage, stage_started: float) -> float:
+    def finish(self, stage: Stage, stage_started: float) -> None:
         took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
         self.spans.append((stage, took))
-        return took
 
 
 class ActiveEpisodes:
@@ -746,7 +746,7 @@ class PartialEpisodes:
 
 def episode_id(call: RawRequest) -> str:
     given = call.header(EPISODE_ID_HEADER.encode()) or ""
-    return given if _EPISODE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _EPISODE_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def partial_of(state: EpisodeState, limit: int) -> PartialConversation:

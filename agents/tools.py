@@ -40,7 +40,7 @@ def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
             raise failure
         return ToolAnswer(response.body.decode("utf-8", "replace"), False)
     body = raise_for_status(response, server).body
-    if parts := _content_parts(body):
+    if body.startswith(b"[") and (parts := _content_parts(body)):
         return ToolAnswer(parts, any(_is_done(part.get("text", "")) for part in parts))
     # NeMo Gym's agent passes on the body unchanged, and environments that read the conversation rely on it.
     text = body.decode("utf-8", "replace") if is_foreign(response) else _text_for_model(body)
@@ -65,7 +65,7 @@ def _text_for_model(body: bytes) -> str:
 
 def _content_parts(body: bytes) -> list[Json]:
     """Return a tool's result if it is a list of content parts, which a multimodal model receives unchanged; else []."""
-    if not body.startswith(b"[") or b'"input_' not in body[:64]:
+    if b'"input_' not in body[:64]:
         return []
     try:
         parts: list[Json] = orjson.loads(body)
@@ -75,7 +75,8 @@ def _content_parts(body: bytes) -> list[Json]:
 
 
 def _is_done(text: str) -> bool:
-    if '"done"' not in text:
+    mentions = text.count('"done"')
+    if not mentions or (mentions == 1 and '"done":false' in text):
         return False
     try:
         answer = orjson.loads(text)

@@ -23,8 +23,10 @@ class GameAgent(Agent[GameAgentSettings]):
             calls = turn.calls
             if not calls or turn.cut_off:
                 return turn.ending
-            answers = [await episode.call(call) for call in calls]
-            if any(answer.done for answer in answers):
+            done = False
+            for call in calls:
+                done |= (await episode.call(call)).done
+            if done:
                 return FinishReason.DONE
             if episode.timings.tool_calls >= self.settings.max_steps:
                 return FinishReason.MAX_STEPS

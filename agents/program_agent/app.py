@@ -241,7 +241,7 @@ class ProgramEpisode(Episode):
             raise
         if is_turn:
             self._refusal = None
-            self.timings.add("model", self._state.finish("model", started))
+            self._state.finish("model", started)
             self.timings.model_calls += 1
             self._generated += int(answer.headers.get(OUTPUT_TOKENS_HEADER, "0"))
         return answer
@@ -256,7 +256,7 @@ class ProgramEpisode(Episode):
         except Failure as failure:
             self._fail(failure)
             raise
-        self.timings.add("tool", self._state.finish("tool", started))
+        self._state.finish("tool", started)
         self.timings.tool_calls += 1
         if answer.done:
             self._end(FinishReason.DONE, "the environment is done")

@@ -98,7 +98,7 @@ class TurnEpisode(Episode):
         """Open the session with `/reset`. The first observation becomes the last message of the first model request."""
         started = self._state.enter("seed", self._environment.server)
         body = await self._open("/reset", row)
-        self.timings.add("seed", self._state.finish("seed", started))
+        self._state.finish("seed", started)
         self._row = orjson.loads(row)
         opened = self._read(body, "/reset")
         if info := {key: value for key, value in opened["info"].items() if key != "supports_explicit_close"}:
@@ -113,7 +113,7 @@ class TurnEpisode(Episode):
         """Send a model response to the environment, and append the observation unless the episode is over."""
         started = self._state.enter("tool", self._environment.server)
         body = await self._environment.post("/step", self._step_body(response), self._tool_timeout_s)
-        self.timings.add("tool", self._state.finish("tool", started))
+        self._state.finish("tool", started)
         self.timings.tool_calls += 1
         answer = self._read(body, "/step")
         check_reward(answer, "/step", self._environment.server)
@@ -145,7 +145,7 @@ class TurnEpisode(Episode):
             response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
             problem = response.headers.get("content-type", "").startswith(PROBLEM_TYPE)
             if problem or response.status not in ABSENT:
-                self.timings.add("verify", self._state.finish("verify", started))
+                self._state.finish("verify", started)
                 verdict = read_answer(
                     raise_for_status(response, self._environment.server).body, self._environment.server
                 )

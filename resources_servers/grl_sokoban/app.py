@@ -176,12 +176,20 @@ class GrlSokoban(Environment[SokobanSettings]):
         return self._answer(sum((self.episode.undo() for _ in range(moves) if not self.episode.over), 0.0))
 
     def _moved(self, moves: list[int]) -> float:
-        return sum((self.episode.move(move) for move in moves if not self.episode.over), 0.0)
+        reward = 0.0
+        for move in moves:
+            if not self.episode.over:
+                reward += self.episode.move(move)
+        return reward
 
     def _answer(self, reward: float) -> Json | list[Json]:
         game = self.episode.game
-        rewards = {"reward": _tidy(reward), "total_reward": _tidy(self.episode.total_reward)}
-        state: Json = {**rewards, "done": self.episode.over, "steps": game.steps}
+        state: Json = {
+            "reward": _tidy(reward),
+            "total_reward": _tidy(self.episode.total_reward),
+            "done": self.episode.over,
+            "steps": game.steps,
+        }
         if self.settings.deadlock:
             state["deadlocked"] = self.episode.lost
         return self.view.answer(game.board(), state)

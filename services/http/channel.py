@@ -26,7 +26,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, MutableSet
 from functools import lru_cache, partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -40,7 +40,7 @@ from rollyard.services.http.connection_pool import (
     InvalidResponse,
     RequestTarget,
 )
-from rollyard.services.http.loop_lag import SLACK_S, LoopLag
+from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import (
     Headers,
     HttpResponse,
@@ -155,14 +155,9 @@ class FrameProtocol(asyncio.Protocol):
 # --- the client's end -----------------------------------------------------------------------------------------------
 
 
-class _Call:
-    __slots__ = ("pending", "target", "timer", "until")
-    timer: asyncio.TimerHandle
-
-    def __init__(self, target: str, pending: asyncio.Future[HttpResponse | None], until: float) -> None:
-        self.target = target
-        self.pending = pending
-        self.until = until
+class _Call(NamedTuple):
+    target: str
+    pending: asyncio.Future[HttpResponse | None]
 
 
 class Channel(FrameProtocol):
@@ -200,16 +195,16 @@ class Channel(FrameProtocol):
         Raises TimeoutError, or InvalidResponse if the connection breaks.
         """
         number = next(self._numbers) & 0xFFFFFFFF
-        call = self._calls[number] = _Call(target, self._loop.create_future(), self._lag.now() + timeout_s)
-        call.timer = self._loop.call_later(timeout_s, self._expire, number)
+        pending: asyncio.Future[HttpResponse | None] = self._loop.create_future()
+        self._calls[number] = _Call(target, pending)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
-            return await call.pending
-        except asyncio.CancelledError:
+            with self._lag.timeout(timeout_s):
+                return await pending
+        except (asyncio.CancelledError, TimeoutError):
             self.write(number, CANCEL)
             raise
         finally:
-            call.timer.cancel()
             self._calls.pop(number, None)
             if self._retired:
                 self.retire()
@@ -260,17 +255,6 @@ class Channel(FrameProtocol):
             _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
         if self._accepted is not None and not self._accepted.done():
             self._accepted.set_exception(ConnectFailed(CLOSED))
-
-    def _expire(self, number: int) -> None:
-        if (call := self._calls.get(number)) is None:
-            return
-        if (left_s := call.until - self._lag.now()) > SLACK_S:
-            # This loop was blocked, so the response may be in the socket, unread.
-            call.timer = self._loop.call_later(left_s, self._expire, number)
-            return
-        del self._calls[number]
-        _fail(call, TimeoutError())
-        self.write(number, CANCEL)
 
 
 def _settle(pending: asyncio.Future[HttpResponse | None], response: HttpResponse | None) -> None:

@@ -12,7 +12,7 @@ import email.utils
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -155,19 +155,19 @@ class ServerClient:
         Raises Failure wrong_run if the instance belongs to a different run. Servers that are not Rollyard's own do not
         say so; they receive neither the run's token nor Rollyard's headers.
         """
+        foreign = self.book.foreign  # of now: a server may leave the directory while it responds
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
-        is_foreign = self.book.foreign_instance(url) is not None
         try:
             all_headers = headers if isinstance(headers, SentHeaders) else self.headers_for(url, headers)
             if is_complete is None:
-                channel = self.book.accepts_channels(url)
+                channel = url in self.book.channels
                 response = await self.transport.send("POST", url + path, body, all_headers, timeout_s, channel)
             else:
                 response = await post_until(self.transport, url + path, body, all_headers, timeout_s, is_complete)
         finally:
             self._in_flight[url] -= 1
         is_ours = response.headers.get(RUN_HEADER) == self._run_id
-        if (is_ours and response.status != MISDIRECTED) or is_foreign:
+        if (is_ours and response.status != MISDIRECTED) or url in foreign:
             return response
         self.book.mark_stale()
         if not is_ours:
@@ -182,7 +182,7 @@ class ServerClient:
 
     def headers_for(self, url: str, headers: Mapping[str, str] | None) -> SentHeaders:
         """Return the headers of a call. Servers of other frameworks get neither the run's token nor our headers."""
-        if self.book.foreign_instance(url) is None:
+        if url not in self.book.foreign:
             return SentHeaders({**self._headers, **headers}) if headers else self._headers
         given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard-")}
         return SentHeaders({"content-type": "application/json", **given})
@@ -241,6 +241,10 @@ class AddressBook:
     def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
         self._fetch = fetch
         self._directory: Directory | None = None
+        self.foreign: Mapping[str, str] = {}
+        """By base URL, the instances of servers that are not Rollyard's own."""
+        self.channels: Collection[str] = ()
+        """Base URLs of the servers to which several requests may share a connection."""
         self._stale = False
         self._refreshing: asyncio.Task[Directory] | None = None
 
@@ -259,14 +263,10 @@ class AddressBook:
 
     def foreign_instance(self, url: str) -> str | None:
         """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
-        return self._directory.foreign.get(url) if self._directory is not None else None
-
-    def accepts_channels(self, url: str) -> bool:
-        """Return whether several requests may share a connection to the server at the base URL."""
-        return self._directory is not None and url in self._directory.channels
+        return self.foreign.get(url)
 
     def update(self, directory: Directory) -> None:
-        self._directory = directory
+        self._directory, self.foreign, self.channels = directory, directory.foreign, directory.channels
 
     def mark_stale(self) -> None:
         """Make the next call to `current` fetch the directory again."""
@@ -279,9 +279,10 @@ class AddressBook:
         return await asyncio.shield(self._refreshing)
 
     async def _refresh(self) -> Directory:
-        self._directory = await self._fetch()
+        directory = await self._fetch()
+        self.update(directory)
         self._stale = False
-        return self._directory
+        return directory
 
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -357,15 +358,18 @@ class Session:
             self._refused = response.status >= 400
             self._instance = self._client.book.foreign_instance(url)
         else:
-            self._check_instance(url)
-            sent = self._sent_headers or self._client.headers_for(url, self._headers)
-            self._sent_headers = sent
-            all_headers = self._client.headers_for(url, {**self._headers, **headers}) if headers else sent
+            if self._instance is not None:
+                self._check_instance(url, self._instance)
+            sent = self._sent_headers
+            if headers:
+                sent = self._client.headers_for(url, {**self._headers, **headers})
+            elif sent is None:
+                sent = self._sent_headers = self._client.headers_for(url, self._headers)
             _, response = await self._client.reach(
-                self.server, path, body, timeout_s, all_headers, is_complete=is_complete, held_by=url
+                self.server, path, body, timeout_s, sent, is_complete=is_complete, held_by=url
             )
         self._url = url
-        self.foreign = is_foreign(response)
+        self.foreign = RUN_HEADER not in response.headers
         if response.cookies:
             self._remember(response.cookies)
         return response
@@ -397,11 +401,11 @@ class Session:
         """True if an instance, which gets all later calls, may have opened the session: its response may be lost."""
         return self._sent_to is not None and not self._refused
 
-    def _check_instance(self, url: str) -> None:
+    def _check_instance(self, url: str, opened: str) -> None:
         """Raise Failure session_lost if a server that is not Rollyard's own restarted: it would not notice itself."""
         instance = self._client.book.foreign_instance(url)
-        if self._instance is not None and instance != self._instance:
-            detail = f"the server restarted after the session was opened ({self._instance}, now {instance})"
+        if instance != opened:
+            detail = f"the server restarted after the session was opened ({opened}, now {instance})"
             raise Failure(FailureKind.SESSION_LOST, detail, server=self.server)
 
     def _record_url(self, url: str) -> None:

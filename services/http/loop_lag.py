@@ -69,23 +69,25 @@ class LoopLag:
         self._window_ends = clock() + WINDOW_S
         self._lost = 0.0
         self._due = math.inf
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop whose lag is measured; None while it is not."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timeouts: set[LagAwareTimeout] = set()
+        self.timeouts: set[LagAwareTimeout] = set()
+        """Those that may have to expire. Most end long before and never need a timer, which takes 10 us."""
         self._next_sweep = 0.0
 
     def start(self) -> None:
         """Measure the running loop's lag until `stop` is called. Idempotent."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
+        if self.loop is not loop:
+            self.loop = loop
             self._wake()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._loop, self._due = None, math.inf
-        for timeout in self._timeouts:
+        self.loop, self._due = None, math.inf
+        for timeout in self.timeouts:
             timeout.start_timer(within_s=math.inf)
 
     def record(self, late_s: float) -> None:
@@ -112,15 +114,6 @@ class LoopLag:
         """Like `asyncio.timeout`, but measured with `now`. Use it as `with lag.timeout(5.0): ...` in a task."""
         return LagAwareTimeout(self, seconds)
 
-    def watch(self, timeout: LagAwareTimeout) -> None:
-        """Let the timeout expire in time. Most end long before and never need a timer, which takes 10 us."""
-        self.start()
-        self._timeouts.add(timeout)
-        timeout.start_timer(within_s=2 * SWEEP_S)
-
-    def forget(self, timeout: LagAwareTimeout) -> None:
-        self._timeouts.discard(timeout)
-
     @property
     def worst_s(self) -> float:
         self._rotate_window()
@@ -139,12 +132,12 @@ class LoopLag:
         now = self._clock()
         if self._due != math.inf:
             self.record(max(now - self._due, 0.0))
-        assert self._loop is not None
+        assert self.loop is not None
         self._due = now + EVERY_S
-        self._timer = self._loop.call_later(EVERY_S, self._wake)
+        self._timer = self.loop.call_later(EVERY_S, self._wake)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
-            for timeout in self._timeouts:
+            for timeout in self.timeouts:
                 timeout.start_timer(within_s=2 * SWEEP_S)
 
     def _rotate_window(self) -> None:
@@ -157,11 +150,12 @@ class LoopLag:
 class LagAwareTimeout:
     """Cancels the enclosed task on expiry and raises TimeoutError. Does not count time while the loop is blocked."""
 
-    __slots__ = ("__weakref__", "_cancelling", "_expired", "_lag", "_task", "_timer", "_until")
+    __slots__ = ("__weakref__", "_cancelling", "_expired", "_is_short", "_lag", "_task", "_timer", "_until")
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag
         self._until = lag.now() + seconds
+        self._is_short = seconds < 2 * SWEEP_S
         self._expired = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -179,11 +173,15 @@ class LagAwareTimeout:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._lag.watch(self)
+        self._lag.timeouts.add(self)
+        if self._lag.loop is not task.get_loop():
+            self._lag.start()
+        if self._is_short:
+            self.start_timer(within_s=math.inf)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._lag.forget(self)
+        self._lag.timeouts.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None  # it refers to this object, too
@@ -196,5 +194,6 @@ class LagAwareTimeout:
             self.start_timer(within_s=math.inf)
             return
         self._expired = True
-        self._lag.forget(self)  # the task may need several iterations to end, and must not be cancelled again
+        # The task may need several iterations to end, and must not be cancelled again.
+        self._lag.timeouts.discard(self)
         self._task.cancel()

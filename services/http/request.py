@@ -165,7 +165,7 @@ PROBLEM_TYPE = "application/problem+json"
 
 def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
     """Return the response if it is a complete answer (2xx); otherwise raise the Failure that it reports."""
-    if response.succeeded:
+    if response.status == 200 or response.succeeded:
         return response
     if (problem := _problem_of(response)) is not None:
         raise with_server(Failure.of(problem), server)

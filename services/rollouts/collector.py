@@ -6,8 +6,8 @@ It retries failed rollouts as a whole, records what failed with the conversation
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -380,7 +380,7 @@ class AgentCall:
     url: str | None = None
 
     async def send(self) -> HttpResponse:
-        self.episode, self.url = uuid.uuid4().hex, None
+        self.episode, self.url = secrets.token_hex(16), None
         headers = {EPISODE_ID_HEADER: self.episode, **self.rollout.headers}
         if self.limit:
             headers[RECORD_HEADER] = str(self.limit)

@@ -284,7 +284,7 @@ async def test_what_fails_after_the_end_does_not_undo_it_and_no_tool_runs_any_mo
         return HttpResponse(200, {}, b"{}")
 
     door, model = (SimpleNamespace(server="it", foreign=False, send=send) for send in (late, answer))
-    state = SimpleNamespace(enter=lambda *_: 0.0, finish=lambda *_: 0.0)
+    state = SimpleNamespace(enter=lambda *_: 0.0, finish=lambda *_: None, spans=[])
     stubs: list[Any] = [SimpleNamespace(params={}), door, model, state]
     episode = ProgramEpisode(*stubs, model_timeout_s=9, tool_timeout_s=9)
     episode._recorder = stubs[2]

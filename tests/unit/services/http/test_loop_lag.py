@@ -80,7 +80,7 @@ async def test_a_timeout_that_is_not_due_soon_expires_without_its_own_timer(
         if stopped:
             lag.stop()
         await asyncio.Event().wait()
-    assert not lag._timeouts
+    assert not lag.timeouts
     lag.stop()
 
 
