@@ -77,7 +77,10 @@ def run(arguments: Sequence[str]) -> int:
         if options.format == "nemo_gym":
             rollouts, failures, is_whole = nemo_gym_files.write_folder(source, staging)
         else:
-            rollouts, failures = _write_rollouts(source, staging, identities), _write_failures(paths, staging, identities)
+            rollouts, failures = (
+                _write_rollouts(source, staging, identities),
+                _write_failures(paths, staging, identities),
+            )
         if not rollouts and not failures:
             raise RunError(f"{source} has no rollouts")
         staging.rename(output)
@@ -90,8 +93,8 @@ def run(arguments: Sequence[str]) -> int:
     print(f"{pluralize(rollouts, 'rollout')}{failed} -> {output} ({_VERSIONS[options.format]})")
     if not is_whole:
         print(
-            f"note: the input of {source} is not one file, was not found or has changed, so that the materialized inputs "
-            "are those of the stored rollouts: NeMo Gym can profile them, but cannot continue the collection"
+            f"note: the input of {source} is not one file, was not found or has changed, so that the materialized "
+            "inputs are those of the stored rollouts: NeMo Gym can profile them, but cannot continue the collection"
         )
     return EXIT_DONE
 

@@ -20,6 +20,7 @@ from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import Json, is_number, mapping
 from rollyard.resources_servers.aggregate_metrics import aggregate
+from rollyard.services.datasets.mixture import is_materialized
 from rollyard.services.rollouts.run_answer import without_keys
 from rollyard.services.rollouts.task_subset import Origin
 
@@ -60,7 +61,7 @@ def write_folder(source: Path, folder: Path) -> tuple[int, int, bool]:
 
 
 def _write_inputs(paths: RolloutPaths, target: Path) -> bool:
-    """Write the requests of the whole collection. Return False if its input is not one file, is gone, or has changed."""
+    """Write the requests of the whole collection. Return False if its input is not one file, is gone or has changed."""
     try:
         identity = Manifest.model_validate_json(paths.manifest.read_bytes()).identity
     except (OSError, ValidationError):
@@ -73,7 +74,11 @@ def _write_inputs(paths: RolloutPaths, target: Path) -> bool:
     with target.open("wb") as file:
         for rollout in tasks.rollouts(repeats):
             with suppress(Failure):  # a row that no collector can send
-                file.write(without_keys(rollout.body(params, seeded=seeded)) + b"\n")
+                body = without_keys(rollout.body(params, seeded=seeded))
+                if is_materialized(rollout.row):  # the body is that of an environment server, without keys
+                    indices = {"_ng_task_index": rollout.task_index, "_ng_rollout_index": rollout.rollout_index}
+                    body = orjson.dumps({**orjson.loads(body)["task"], **indices})
+                file.write(body + b"\n")
     return True
 
 

@@ -64,15 +64,16 @@ def name_of(kind: str) -> str:
 def trajectory_of(row: Mapping[str, Any]) -> Json:
     """Return the rollout as `ng_trajectory`, which its health check and its export read.
 
-    Per-call token counts are only known for a single call. A turn's question repeats the conversation before it, as
-    that format demands, so that it grows with the square of the number of turns.
+    The token counts of a call are known if there is one call, or if its token ids are recorded. A turn's question
+    repeats the conversation before it, as that format demands, so that it grows with the square of the turns.
     """
     params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
     given = params.get("input")
     before: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
     if text_of(instructions := params.get("instructions")):
         before = [{"role": "system", "content": instructions}, *before]
-    conversation = [_item(item) for item in (*before, *items(response.get("output"))) if isinstance(item, dict)]
+    recorded = [item for item in (*before, *items(response.get("output"))) if isinstance(item, dict)]
+    conversation = list(map(_item, recorded))
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     task_id = next((str(row[key]) for key in ("task_id", "problem_id", "instance_id") if row.get(key)), str(task))
     identity = {"task_id": task_id, "rollout_id": f"{task}-{repeat}"}
@@ -94,7 +95,7 @@ def trajectory_of(row: Mapping[str, Any]) -> Json:
         known = {"model": text_of(response.get("model")) or None, "dialect": "responses", "status_code": 200}
         if turn == len(groups) and text_of(status := response.get("status")):
             known["response_status"] = status
-        usage = _usage(response.get("usage")) if len(groups) == 1 else {}
+        usage = _usage(response.get("usage")) if len(groups) == 1 else _token_counts(recorded[end - 1])
         calls.append({**call, "response_metadata": known, "token_stats": usage})
     references = [{"model_call_id": call["model_call_id"]} for call in calls]
     agent = {"kind": "agent_invocation", "invocation_id": _AGENT, "status": "completed", "model_calls": references}
@@ -127,6 +128,11 @@ def _item(item: Json) -> Json:
     kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
     kept = {"type": "message", **kept} if "role" in kept else {"type": text_of(kept.get("type")), **kept}
     return {key: value for key, value in kept.items() if key != "id"} if kept.get("role") in _ROLES else kept
+
+
+def _token_counts(item: Json) -> Json:
+    names = {"prompt_tokens": "prompt_token_ids", "completion_tokens": "generation_token_ids"}
+    return {name: len(items(item[key])) for name, key in names.items() if key in item}
 
 
 def _usage(usage: object) -> Json:

@@ -202,8 +202,17 @@ class Sessions:
         if name is None or COOKIE in call.headers.get(b"cookie", b""):
             if (found := self._find_among(call)) is not None:
                 await self.close(found)
-        elif (named := self._open.get(self._cookie(name.encode()))) is not None:
-            await self.close(named)
+        else:
+            await self.close_named(name)
+
+    def named(self, name: str) -> OpenEpisode | None:
+        """Return the open session with the id that its caller chose."""
+        return self._open.get(self._cookie(name.encode()))
+
+    async def close_named(self, name: str) -> None:
+        """End the session with the id that its caller chose, even if it is not open yet."""
+        if (session := self.named(name)) is not None:
+            await self.close(session)
         elif _NAME.fullmatch(name):
             self._tombstones[name] = time.monotonic()
             if len(self._tombstones) > TOMBSTONES:

@@ -404,11 +404,19 @@ def _environment_server_name(agent: str, implementation: str, taken: Container[s
 
 # Translates settings of NeMo Gym's model servers to the names that Rollyard's servers use.
 
-_RENAMED = {"openai_default_headers": "default_headers"}
+_RENAMED = {"openai_default_headers": "default_headers", "max_http_attempts": "max_attempts"}
 _KEYS = frozenset({"api_key", "openai_api_key"})
 """Null in many configs of judges, whose key comes from an environment variable that need not be set."""
-_WITHOUT_EFFECT = frozenset({"debug", "num_concurrent_requests", "uses_interleaved_reasoning", "num_workers"})
+_WITHOUT_EFFECT = frozenset(
+    {"debug", "num_concurrent_requests", "max_concurrent_requests", "uses_interleaved_reasoning", "num_workers"}
+    | {"endpoint_stale_grace_s", "endpoint_connection_retries", "endpoint_check_interval_s"}
+)
 """Settings that change nothing for callers: log level, and limits that Rollyard's servers do not have."""
+_OFF = frozenset(
+    {"endpoint_file", "audio_root", "tokenizer", "use_completions_api", "supply_prefix_token_ids"}
+    | {"forward_session_id_as_conversation_id", "drop_input_reasoning_items", "render_chat_template"}
+)
+"""Features that Rollyard's servers do not have, but which a config may state to be off: null or false."""
 _SERVE_SETTINGS = frozenset(
     {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_model_len"}
     | {"dtype", "tool_call_parser", "reasoning_parser", "logprobs_mode"}
@@ -422,7 +430,7 @@ def translated(implementation: str, raw: Json) -> tuple[Json, list[str]]:
     settings = {
         _RENAMED.get(key, key): value
         for key, value in raw.items()
-        if key not in _WITHOUT_EFFECT and not (key in _KEYS and value is None)
+        if key not in _WITHOUT_EFFECT and not (key in _KEYS and value is None) and not (key in _OFF and not value)
     }
     if implementation == "local_vllm_model":
         settings = _with_serve_arguments(settings)
