@@ -451,7 +451,10 @@ class ResourcesServer(Server):
         """End the session. Ending it twice, or before it is opened, is not an error."""
         if _RESOURCES_SESSION in call.body:
             given = call.json()[RESOURCES_SESSION]
-            await self._sessions.close_named(session_name(given))
+            name = session_name(given)
+            if (session := self._sessions.named(name)) is not None:
+                await self._sessions.close(session)
+            self._sessions.forbid(name)
             return orjson.dumps({RESOURCES_SESSION: given})
         await self._sessions.close_for(call)
         return b'{"closed":true}'
