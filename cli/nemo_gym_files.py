@@ -11,6 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records import nemo_gym
+from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.records.manifest import Manifest
@@ -19,7 +20,6 @@ from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import Json, is_number, mapping
-from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.datasets.mixture import is_materialized
 from rollyard.services.rollouts.run_answer import without_keys
 from rollyard.services.rollouts.task_subset import Origin

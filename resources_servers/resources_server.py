@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.data_files import INSTALLED, fill
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 from rollyard.records.rewards import declaration, with_verdict
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json, json_kind
 from rollyard.resources_servers import checks
-from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
