@@ -163,7 +163,7 @@ class Agent(Server, Generic[S]):
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
         await asyncio.sleep(0)  # an episode within one process may never wait, and others need the loop too
         given = call.json()
-        if "task" in given and "episode_id" in given:
+        if "episode_id" in given and "task_input" in mapping(given.get("task")):
             return await self.__run_task(call, given)
         stored = StoredEpisode(given, self.__model) if _REPLAY in call.headers else None
         row, policy = self.__policies.read(given) if stored is None else (stored.row, None)
@@ -262,6 +262,8 @@ class Agent(Server, Generic[S]):
                     )
                     raise Failure(FailureKind.BAD_REQUEST, detail)
                 cookies = [f"{key}={value}" for key, value in mapping(access.get("cookies")).items()]
+                if not all(cookie.isascii() and cookie.isprintable() and ";" not in cookie for cookie in cookies):
+                    raise Failure(FailureKind.BAD_REQUEST, "tool_accesses has cookies that cannot be sent in a header")
             elif mapping(access).get("required", True):
                 detail = (
                     f"this agent has no tool access of kind {kind!r:.100}; set resources_tool_transports: [direct_http]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -117,4 +118,7 @@ def _failures(path: Path) -> Iterator[Json]:
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(row) + b"\n"
+    try:
+        return orjson.dumps(row) + b"\n"
+    except TypeError:  # an integer over 64 bits, or nested too deeply
+        return json.dumps(row).encode() + b"\n"

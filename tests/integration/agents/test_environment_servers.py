@@ -80,6 +80,12 @@ async def test_the_failure_of_a_task_is_part_of_the_answer_and_has_no_reward() -
     assert "level 13" in failure["failure_reason"] and b"reward" not in answer.body
 
 
+async def test_a_row_whose_own_fields_have_the_same_names_is_played_as_a_row() -> None:
+    async with servers() as stack:
+        rollout = await stack.run({"responses_create_params": PARAMS, "level": 1, "episode_id": 4, "task": "add"})
+    assert (rollout["reward"], rollout["task"], rollout["episode_id"]) == (2.0, "add", 4)
+
+
 async def test_an_environment_server_plays_one_turn_in_sessions_whose_ids_it_has_chosen() -> None:
     async with servers(SimpleAgent) as stack:
         seed = await seeded(stack)
