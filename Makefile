@@ -133,7 +133,7 @@ test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten an
 mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are caught than by the tests of BEFORE=<commit>
 	nice -n 15 $(BIN)/python -m tests.mutation --seed $(or $(SEED),27) --count $(or $(COUNT),60) $(addprefix --before=,$(BEFORE))
 
-##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
+##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 13 GB, shared by checkouts
 
 ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
 environments: $(ENVIRONMENTS)  ## create the environments of these tests

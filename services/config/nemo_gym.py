@@ -362,7 +362,7 @@ def with_environment_servers(tree: Json) -> Json:
         str(name): (implementation, raw)
         for name, node in tree.items()
         for implementation, raw in _implementations(node, "responses_api_agents")
-        if raw.get("port")
+        if raw.get("host") and raw.get("port")
     }
     result, fronted = dict(tree), set[str]()
     for name, node in tree.items():

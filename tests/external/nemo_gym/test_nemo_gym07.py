@@ -149,3 +149,22 @@ async def test_its_environment_server_plays_with_rollyards_agent_and_environment
     assert found["failures"] == [None] * TASKS
     assert all(isinstance(reward, float) for reward in found["rewards"])
     assert set(found["kinds"]) == set(KINDS)
+
+
+async def test_a_config_of_it_with_an_environment_server_starts_under_ng_run_and_is_played_by_both(
+    tmp_path: Path,
+) -> None:
+    [packages] = (VENV / "lib").glob("python3*/site-packages")
+    name, port = "example_single_tool_call", free_port()
+    shutil.copy(packages / "resources_servers" / name / "data" / "example.jsonl", tmp_path / "rows.jsonl")
+    config = f"resources_servers/{name}/configs/{name}_single_agent_turn.yaml"
+    model = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+    words = (f"+config_paths=[{config},{model}]", "--venv", str(VENV), f"+head_port={port}")
+    async with ng_run(*words, cwd=tmp_path) as started:
+        assert "single_agent_turn_legacy itself" in started.printed
+        run, agent = Run(tmp_path, port), f"{name}_session_agent"
+        theirs = await run.collect("rows.jsonl", "theirs.jsonl", "--agent", agent)
+        files = ("--input", "rows.jsonl", "--output", "ours.jsonl", "--num-repeats", str(REPEATS))
+        await run.ours("ng_collect_rollouts", "--agent", agent, *files, "--head", f"127.0.0.1:{port}")
+    assert {row["_ng_environment_server"] for row in theirs} == {f"{name}_single_agent_turn"}
+    assert keys_of(theirs) == keys_of(read_rows(tmp_path / "ours.jsonl"))

@@ -213,6 +213,11 @@ def test_an_agent_is_its_own_environment_server(tmp_path: Path, implementation: 
     assert (found["host"], found["port"], found["agent_server"]["name"]) == ("h", 7, "agent")
 
 
+def test_an_agent_without_an_address_has_no_environment_server_yet() -> None:
+    tree = {"agent": {"responses_api_agents": {"simple_agent": {"port": 7}}}}
+    assert with_environment_servers(tree) == tree
+
+
 def test_the_name_of_an_environment_server_avoids_those_of_other_servers() -> None:
     agent = {"responses_api_agents": {"simple_agent": {"host": "h", "port": 7}}}
     tree = {"x_simple_agent": agent, "y": {"x_environment_server": 1}}
