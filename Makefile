@@ -133,9 +133,9 @@ test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten an
 mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are caught than by the tests of BEFORE=<commit>
 	nice -n 15 $(BIN)/python -m tests.mutation --seed $(or $(SEED),27) --count $(or $(COUNT),60) $(addprefix --before=,$(BEFORE))
 
-##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
+##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 13 GB, shared by checkouts
 
-ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
+ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
 environments: $(ENVIRONMENTS)  ## create the environments of these tests
 
 test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
@@ -154,7 +154,7 @@ $(JS)/.ready: tests/viewer_js/package-lock.json
 pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
 
-test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
+test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready $(NEMO_GYM07)/.ready  ## test with NeMo Gym 0.4 and 0.7 (Python 3.13 or newer)
 	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)
 
 compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/evidence/compatibility.md

@@ -46,8 +46,9 @@ from rollyard.agents.stored_episode import StoredEpisode
 from rollyard.agents.tools import McpProbe
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.nemo_gym import name_of
 from rollyard.records.rewards import check_reward, with_verdict
-from rollyard.records.types import FinishReason, Json, ServerRef, json_kind
+from rollyard.records.types import FinishReason, Json, ServerRef, items, json_kind, mapping, text_of
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
@@ -136,6 +137,8 @@ class Agent(Server, Generic[S]):
         self.route("/run", run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
+        self.route("/v1/agent_sessions", self.__open_session)
+        self.route("/v1/agent_sessions/close", self.__close_session)
         self.app.get("/episodes")(self.__episodes)
         self.app.get("/episodes/{episode}")(self.__partial_episodes.tail)
         self.app.get("/episodes/{episode}/partial")(self.__partial_episodes.partial)
@@ -160,6 +163,8 @@ class Agent(Server, Generic[S]):
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
         await asyncio.sleep(0)  # an episode within one process may never wait, and others need the loop too
         given = call.json()
+        if "episode_id" in given and "task_input" in mapping(given.get("task")):
+            return await self.__run_task(call, given)
         stored = StoredEpisode(given, self.__model) if _REPLAY in call.headers else None
         row, policy = self.__policies.read(given) if stored is None else (stored.row, None)
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
@@ -196,6 +201,21 @@ class Agent(Server, Generic[S]):
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
         return RawResponse(encode_row(rollout, response), headers=(*replayed, length))
 
+    async def __run_task(self, call: RawRequest, given: Json) -> RawResponse:
+        """Play a task in the form in which NeMo Gym 0.7's collector sends it to an environment server.
+
+        A failure is part of the answer, as its collector expects; it has no reward.
+        """
+        ids = {"episode_id": given["episode_id"], "task_id": mapping(given["task"]).get("task_id")}
+        row = task_row(given["task"])
+        try:
+            played = await self.__run(RawRequest(call.path, call.headers, orjson.dumps(row), call.query))
+        except Failure as failure:
+            told = {"failure_reason": failure.problem.detail[:MAX_REASON], "failure_kind": name_of(failure.kind)}
+            return RawResponse(orjson.dumps({**ids, "failure": {**told, "terminal": failure.terminal}}))
+        result = {key: value for key, value in orjson.loads(played.body).items() if not key.startswith("_ng_")}
+        return RawResponse(orjson.dumps({**ids, "result": result}))
+
     async def __replay(self, episode: Episode, stored: StoredEpisode) -> FinishReason:
         """Play with the stored turns in place of the model's, unless the environment needs no session for a verdict."""
         if not await episode.needs_session():
@@ -223,6 +243,43 @@ class Agent(Server, Generic[S]):
             events = stream_events.whole(dict(response))
             return RawResponse(events, content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
         return RawResponse(orjson.dumps(response), headers=cookies)
+
+    async def __open_session(self, call: RawRequest) -> RawResponse:
+        """Open an agent session for an environment server of NeMo Gym, which has opened the environment's session.
+
+        Nothing is kept here: the caller gets the cookies of that session, and sends them with `/v1/responses`.
+        """
+        given = call.json()
+        cookies: list[str] = []
+        for access in items(given.get("tool_accesses")):
+            kind, url = mapping(access).get("kind"), text_of(mapping(access).get("base_url")).rstrip("/")
+            if kind == "direct_http":
+                name = self.settings.resources_server.name
+                known = (await self.client.book.current()).servers.get(name, ())
+                if url not in known:
+                    detail = (
+                        f"the tools are at {url!r:.200}; this agent plays {name}, at {', '.join(known) or 'no URL'}"
+                    )
+                    raise Failure(FailureKind.BAD_REQUEST, detail)
+                cookies = [f"{key}={value}" for key, value in mapping(access.get("cookies")).items()]
+                if not all(cookie.isascii() and cookie.isprintable() and ";" not in cookie for cookie in cookies):
+                    raise Failure(FailureKind.BAD_REQUEST, "tool_accesses has cookies that cannot be sent in a header")
+            elif mapping(access).get("required", True):
+                detail = (
+                    f"this agent has no tool access of kind {kind!r:.100}; set resources_tool_transports: [direct_http]"
+                )
+                raise Failure(FailureKind.BAD_REQUEST, detail)
+        if given.get("sandbox_access") is not None:
+            raise Failure(FailureKind.BAD_REQUEST, "this agent uses no sandbox, and the request has a sandbox_access")
+        set_cookies = tuple((b"set-cookie", f"{cookie}; Path=/".encode()) for cookie in cookies)
+        return RawResponse(orjson.dumps({_AGENT_SESSION: _agent_session(given)}), headers=set_cookies)
+
+    async def __close_session(self, call: RawRequest) -> bytes:
+        """Close an agent session. Returns the cookies of the environment's session, with which it can be verified."""
+        pairs = [pair.strip().partition("=") for pair in (call.header(b"cookie") or "").split(";")]
+        cookies = {name: value for name, separator, value in pairs if separator}
+        closed: Json = {_AGENT_SESSION: _agent_session(call.json())}
+        return orjson.dumps({**closed, "resources_cookies": cookies} if cookies else closed)
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
         """Return the metrics that the environment aggregates from `{"verify_responses": [...]}`."""
@@ -262,6 +319,29 @@ class Agent(Server, Generic[S]):
             model_path=POLICY_PATH if policy else MODEL_PATH,
             mcp_probe=self.__mcp_probe,
         )
+
+
+_AGENT_SESSION = "agent_session_id"
+MAX_REASON = 2000
+"""Length of a failure's reason that NeMo Gym accepts."""
+
+
+def _agent_session(given: Json) -> str:
+    if not (name := text_of(given.get(_AGENT_SESSION))):
+        raise Failure(
+            FailureKind.BAD_REQUEST, f"{_AGENT_SESSION} is {given.get(_AGENT_SESSION)!r:.100}; expected a text"
+        )
+    return name
+
+
+def task_row(task: Any) -> Json:
+    """Return the flat row of a materialized task of NeMo Gym 0.7. Raises Failure bad_request if it is none."""
+    given = mapping(task).get("task_input")
+    if not isinstance(given, dict) or not isinstance(given.get("task_data", {}), dict):
+        raise Failure(
+            FailureKind.BAD_REQUEST, "task has no task_input with the task's fields, or its task_data is none"
+        )
+    return {**given.get("task_data", {}), **{key: value for key, value in given.items() if key != "task_data"}}
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:

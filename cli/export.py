@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, ValidationError
 
+from rollyard.cli import nemo_gym_files
 from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records import atif
 from rollyard.records.errors import OperatorError, RunError
@@ -30,6 +31,7 @@ from rollyard.records.terminal import pluralize
 from rollyard.records.types import Json, mapping, whole_number
 
 EXAMPLE = "ng_export results/rollouts.jsonl --output-dir results/atif"
+_VERSIONS = {"atif": atif.VERSION, "nemo_gym": "the files of NeMo Gym 0.7"}
 _NUMBERS = re.compile(rb"\[\n[\s\d.,eE+-]+\]")
 
 
@@ -40,10 +42,12 @@ class ExportOptions(Options):
     """The rollouts. Failed attempts are read from X_failures.jsonl beside them."""
     rollouts_jsonl_fpath: Path | None = None
     """NeMo Gym's name for jsonl_fpath."""
-    format: Literal["atif"] = "atif"
-    """ATIF v1.7, the Agent Trajectory Interchange Format."""
+    format: Literal["atif", "nemo_gym"] = "atif"
+    """ATIF v1.7, the Agent Trajectory Interchange Format; or the files of NeMo Gym 0.7's collector, which its profile,
+    compare, export, health-check and run --resume read."""
     output_dir: Path | None = None
-    """A new folder: TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images/, manifest.jsonl; default: X_atif."""
+    """A new folder: TASK-REPEAT.json, failures/TASK-REPEAT-ATTEMPT.json, images/, manifest.jsonl, or NeMo Gym's
+    rollouts.jsonl and the files beside it; default: X_atif or X_nemo_gym."""
     session_id: str | None = Field(default=None, min_length=1)
     """Identifies the run in each trajectory; default: the name of the file and a hash of its manifest."""
     agent_version: str | None = Field(default=None, min_length=1)
@@ -55,21 +59,28 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write rollouts as trajectories in ATIF. ng_viewer, ng_reward_profile and other commands read them as well."""
+    """Write rollouts as trajectories in ATIF, which ng_viewer, ng_reward_profile and others read, or for NeMo Gym."""
     options, _ = read_options(ExportOptions, arguments)
     given = [path for path in (options.jsonl_fpath, options.rollouts_jsonl_fpath) if path is not None]
     if len(given) != 1:
         raise OperatorError(f"{len(given)} rollout files given; expected one, such as {EXAMPLE}")
     (source,) = rollout_files(given)
     paths = RolloutPaths(source)
-    output = options.output_dir or paths.sidecar("atif")
+    output = options.output_dir or paths.sidecar(options.format)
     if output.exists():
         raise OperatorError(f"{output} exists; expected a new folder: choose another one with --output-dir")
     identities = _Identities.of(paths, options)
     staging = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         staging.mkdir(parents=True)
-        rollouts, failures = _write_rollouts(source, staging, identities), _write_failures(paths, staging, identities)
+        is_whole = True
+        if options.format == "nemo_gym":
+            rollouts, failures, is_whole = nemo_gym_files.write_folder(source, staging)
+        else:
+            rollouts, failures = (
+                _write_rollouts(source, staging, identities),
+                _write_failures(paths, staging, identities),
+            )
         if not rollouts and not failures:
             raise RunError(f"{source} has no rollouts")
         staging.rename(output)
@@ -77,8 +88,14 @@ def run(arguments: Sequence[str]) -> int:
         raise OperatorError(f"{output} cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    failed = f", {pluralize(failures, 'failed attempt')} in failures/" if failures else ""
-    print(f"{pluralize(rollouts, 'rollout')}{failed} -> {output} ({atif.VERSION})")
+    place = " in failures/" if options.format == "atif" else ""
+    failed = f", {pluralize(failures, 'failed attempt')}{place}" if failures else ""
+    print(f"{pluralize(rollouts, 'rollout')}{failed} -> {output} ({_VERSIONS[options.format]})")
+    if not is_whole:
+        print(
+            f"note: the input of {source} is not one file, was not found or has changed, so that the materialized "
+            "inputs are those of the stored rollouts: NeMo Gym can profile them, but cannot continue the collection"
+        )
     return EXIT_DONE
 
 

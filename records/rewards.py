@@ -182,7 +182,9 @@ def mask_of(row: Mapping[str, Any]) -> str:
     flagged = any(row.get(name) for name in _FLAGS)
     if flagged or (isinstance(config, dict) and config.get("mask_sample")):
         return MASKED
-    found = next((kind for name in _KINDS if (kind := row.get(name))), "")
+    # Servers of NeMo Gym 0.7 always say whether they mask; a kind beside `false` only says what they noticed.
+    kinds = _KINDS[1:] if row.get("mask_sample") is False else _KINDS
+    found = next((kind for name in kinds if (kind := row.get(name))), "")
     return found if isinstance(found, str) else MASKED
 
 

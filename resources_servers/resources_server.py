@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.data_files import INSTALLED, fill
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 from rollyard.records.rewards import declaration, with_verdict
 from rollyard.records.run_types import Directory
-from rollyard.records.types import Json
+from rollyard.records.types import Json, json_kind
 from rollyard.resources_servers import checks
-from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -51,6 +51,9 @@ from rollyard.services.server.app import Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
 _RUN, _SESSION_END = RUN_HEADER.encode(), SESSION_END_HEADER.encode()
+RESOURCES_SESSION = "resources_session_id"
+"""Key of a request of NeMo Gym's environment servers, which choose the session's id themselves."""
+_RESOURCES_SESSION = f'"{RESOURCES_SESSION}"'.encode()
 CHECK_S = 60.0
 """How long a config check waits until the lifespan has been entered."""
 LEAVE_S = 10.0
@@ -235,7 +238,10 @@ class ResourcesServer(Server):
         `{"idx": 3}` stands for a row of the served dataset. The response then contains the task, and no session is
         opened if the environment's verdict needs none.
         """
-        row, added = self._task(call.json(), with_tools=True)
+        given = call.json()
+        if RESOURCES_SESSION in given:
+            return await self._seed_for_environment_server(call, given)
+        row, added = self._task(given, with_tools=True)
         if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
             return RawResponse(checks.encoded(added, "the dataset contains a row"))
         session = self._open_session(call, row)
@@ -245,6 +251,24 @@ class ResourcesServer(Server):
         answer = {**added, "observation": observation} if observation else added
         body = checks.encoded(answer, "seed returned items")
         return RawResponse(body, headers=_set_cookie(session))
+
+    async def _seed_for_environment_server(self, call: RawRequest, given: Json) -> RawResponse:
+        """Open the session of a caller that has chosen its id, as NeMo Gym's environment servers do. Repeating the
+        request returns the same session.
+        """
+        name, row = session_name(given[RESOURCES_SESSION]), given.get("task_data")
+        if not isinstance(row, dict):
+            raise Failure(FailureKind.BAD_REQUEST, f"task_data is {json_kind(row)}; expected the task, an object")
+        session = self._sessions.named(name)
+        if session is None:
+            session = self._open_session(call, row, name=name)
+            if await self._set_up(session):
+                await self._sessions.close(session)
+                detail = "this environment begins with a message of its own, which an environment server cannot pass on"
+                raise Failure(FailureKind.BAD_TASK, f"{detail}: send the row to the agent's /run instead")
+        elif session.row != row:
+            raise Failure(FailureKind.BAD_REQUEST, f"{RESOURCES_SESSION} belongs to another task", status=409)
+        return RawResponse(orjson.dumps({RESOURCES_SESSION: given[RESOURCES_SESSION]}), headers=_set_cookie(session))
 
     async def _set_up(self, session: OpenEpisode) -> list[Json]:
         if type(session.episode).seed is Environment.seed:
@@ -425,6 +449,13 @@ class ResourcesServer(Server):
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""
+        if _RESOURCES_SESSION in call.body:
+            given = call.json()[RESOURCES_SESSION]
+            name = session_name(given)
+            if (session := self._sessions.named(name)) is not None:
+                await self._sessions.close(session)
+            self._sessions.forbid(name)
+            return orjson.dumps({RESOURCES_SESSION: given})
         await self._sessions.close_for(call)
         return b'{"closed":true}'
 
@@ -466,8 +497,10 @@ class ResourcesServer(Server):
             return body
         return RawResponse(body, headers=_set_cookie(session))
 
-    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode:
-        name = call.header(SESSION_HEADER.encode())
+    def _open_session(
+        self, call: RawRequest, row: Json, *, turn_based: bool = False, name: str | None = None
+    ) -> OpenEpisode:
+        name = name or call.header(SESSION_HEADER.encode())
         # Only agents of this run are in the directory. The server rejects requests with the header of another run.
         own = _RUN in call.headers
         owner = (call.header(OWNER_HEADER.encode()) or "") if own else ""
@@ -477,6 +510,13 @@ class ResourcesServer(Server):
             )
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+
+def session_name(given: Any) -> str:
+    """Return a name for the session of a caller that chose its id, which may be any text."""
+    if not isinstance(given, str) or not given:
+        raise Failure(FailureKind.BAD_REQUEST, f"{RESOURCES_SESSION} is {json_kind(given)}; expected a text")
+    return hashlib.blake2b(given.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _set_cookie(session: OpenEpisode) -> tuple[tuple[bytes, bytes], ...]:

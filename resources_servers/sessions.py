@@ -202,12 +202,20 @@ class Sessions:
         if name is None or COOKIE in call.headers.get(b"cookie", b""):
             if (found := self._find_among(call)) is not None:
                 await self.close(found)
-        elif (named := self._open.get(self._cookie(name.encode()))) is not None:
+        elif (named := self.named(name)) is not None:
             await self.close(named)
         elif _NAME.fullmatch(name):
-            self._tombstones[name] = time.monotonic()
-            if len(self._tombstones) > TOMBSTONES:
-                self._tombstones.popitem(last=False)
+            self.forbid(name)
+
+    def named(self, name: str) -> OpenEpisode | None:
+        """Return the open session with the id that its caller chose."""
+        return self._open.get(self._cookie(name.encode()))
+
+    def forbid(self, name: str) -> None:
+        """Refuse to open a session with this id from now on."""
+        self._tombstones[name] = time.monotonic()
+        if len(self._tombstones) > TOMBSTONES:
+            self._tombstones.popitem(last=False)
 
     async def close_all(self) -> None:
         for session in self.open_now:

@@ -10,7 +10,7 @@ import copy
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -349,13 +349,74 @@ def _merged(base: Json, over: Json) -> Json:
     return result
 
 
+# Environment servers, through which NeMo Gym 0.7 collects. An agent of Rollyard is its own.
+
+ENVIRONMENT_SERVERS = "environment_servers"
+PLAYED_BY_AGENT = frozenset({"legacy_agent", "single_agent_turn", "single_agent_turn_legacy"})
+"""The implementations whose work an agent of Rollyard does: it opens the session, plays, and asks for the verdict."""
+
+
+def with_environment_servers(tree: Json) -> Json:
+    """Return the config, in NeMo Gym's format, with an environment server at the address of each agent that has one."""
+    agents = {
+        str(name): (implementation, raw)
+        for name, node in tree.items()
+        for implementation, raw in _implementations(node, "responses_api_agents")
+        if raw.get("host") and raw.get("port")
+    }
+    result, fronted = dict(tree), set[str]()
+    for name, node in tree.items():
+        for implementation, raw in _implementations(node, ENVIRONMENT_SERVERS):
+            agent = fronted_agent(raw)
+            if agent in agents:
+                fronted.add(agent)
+                result[name] = {ENVIRONMENT_SERVERS: {implementation: {**raw, **_address(agents[agent][1])}}}
+    for agent, (implementation, raw) in agents.items():
+        if agent not in fronted:
+            relay = {"entrypoint": "app.py", "agent_server": {"type": "responses_api_agents", "name": agent}}
+            name = _environment_server_name(agent, implementation, result)
+            result[name] = {ENVIRONMENT_SERVERS: {"legacy_agent": {**relay, **_address(raw)}}}
+    return result
+
+
+def fronted_agent(raw: Json) -> str:
+    """Return the name of the agent that an environment server calls; empty if it names none, or several."""
+    reference = raw.get("agent_server")
+    return str(reference.get("name") or "") if isinstance(reference, dict) else ""
+
+
+def _implementations(node: Any, family: str) -> list[tuple[str, Json]]:
+    below = node.get(family) if isinstance(node, dict) else None
+    return [(str(key), raw) for key, raw in below.items() if isinstance(raw, dict)] if isinstance(below, dict) else []
+
+
+def _address(raw: Json) -> Json:
+    return {key: raw[key] for key in ("host", "port")}
+
+
+def _environment_server_name(agent: str, implementation: str, taken: Container[str]) -> str:
+    """Return the name that NeMo Gym gives the environment server of an agent, or a longer one if that is taken."""
+    stem = agent.removesuffix(implementation).rstrip("_")
+    stem = (agent.removesuffix("_agent").rstrip("_") if stem == agent else stem) or implementation
+    name = f"{stem}_environment_server"
+    return name if name not in taken else f"{agent}_environment_server"
+
+
 # Translates settings of NeMo Gym's model servers to the names that Rollyard's servers use.
 
-_RENAMED = {"openai_default_headers": "default_headers"}
+_RENAMED = {"openai_default_headers": "default_headers", "max_http_attempts": "max_attempts"}
 _KEYS = frozenset({"api_key", "openai_api_key"})
 """Null in many configs of judges, whose key comes from an environment variable that need not be set."""
-_WITHOUT_EFFECT = frozenset({"debug", "num_concurrent_requests", "uses_interleaved_reasoning", "num_workers"})
+_WITHOUT_EFFECT = frozenset(
+    {"debug", "num_concurrent_requests", "max_concurrent_requests", "uses_interleaved_reasoning", "num_workers"}
+    | {"endpoint_stale_grace_s", "endpoint_connection_retries", "endpoint_check_interval_s"}
+)
 """Settings that change nothing for callers: log level, and limits that Rollyard's servers do not have."""
+_OFF = frozenset(
+    {"endpoint_file", "audio_root", "tokenizer", "use_completions_api", "supply_prefix_token_ids"}
+    | {"forward_session_id_as_conversation_id", "drop_input_reasoning_items", "render_chat_template"}
+)
+"""Features that Rollyard's servers do not have, but which a config may state to be off: null or false."""
 _SERVE_SETTINGS = frozenset(
     {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_model_len"}
     | {"dtype", "tool_call_parser", "reasoning_parser", "logprobs_mode"}
@@ -369,7 +430,7 @@ def translated(implementation: str, raw: Json) -> tuple[Json, list[str]]:
     settings = {
         _RENAMED.get(key, key): value
         for key, value in raw.items()
-        if key not in _WITHOUT_EFFECT and not (key in _KEYS and value is None)
+        if key not in _WITHOUT_EFFECT and not (key in _KEYS and value is None) and not (key in _OFF and not value)
     }
     if implementation == "local_vllm_model":
         settings = _with_serve_arguments(settings)

@@ -114,6 +114,7 @@ class ServerEntries:
                 [key for key in node if FAMILY_ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
             )
             if not families:
+                self._check_environment_servers(str(name), node)
                 if hint := _family_hint(node):
                     raise OperatorError(f"{name} has no server family; found {', '.join(map(str, node))}{hint}")
                 continue
@@ -132,6 +133,28 @@ class ServerEntries:
             if not isinstance(raw, dict | None):
                 raise OperatorError(f"{name}.{key}.{implementation} is {raw!r}; expected a mapping of settings")
             yield name, key, str(implementation), raw or {}
+
+    def _check_environment_servers(self, name: str, node: Any) -> None:
+        """Raise OperatorError for an environment server of NeMo Gym whose work no agent of Rollyard does."""
+        below = node.get(nemo_gym.ENVIRONMENT_SERVERS) if isinstance(node, dict) else None
+        for implementation, raw in below.items() if isinstance(below, dict) else ():
+            agent = nemo_gym.fronted_agent(raw) if isinstance(raw, dict) else ""
+            if implementation not in nemo_gym.PLAYED_BY_AGENT:
+                raise OperatorError(
+                    f"{name}: Rollyard has no environment server {implementation!r}, and no agent that does its work. "
+                    "Start it with NeMo Gym and collect from its head (--head HOST:PORT), or leave it out with "
+                    f"'~{name}'"
+                )
+            if agent not in self._tree:
+                raise OperatorError(
+                    f"{name}.agent_server refers to {agent!r}, which is not a server in this run"
+                    f"{did_you_mean(agent, map(str, self._tree))}; add it, or leave {name} out with '~{name}'"
+                )
+            if implementation != "legacy_agent":
+                self.notes.append(
+                    f"{name}: {agent} does the work of NeMo Gym's {implementation} itself: it opens the session, plays "
+                    "and asks for the verdict"
+                )
 
     def _server(self, name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
         entrypoint = str(raw.get("entrypoint") or "app.py")

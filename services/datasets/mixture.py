@@ -41,12 +41,17 @@ class Rollout:
 
         `seeded`: add the number of the repeat as the seed. Raises Failure bad_task if the row's metadata is invalid.
         """
-        merged = {**self.row.get("responses_create_params", {}), **params}
+        task = self.row.get("task_input") if is_materialized(self.row) else None
+        merged = {**(self.row if task is None else task).get("responses_create_params", {}), **params}
         if seeded:
             try:
                 merged["metadata"] = with_seed(merged.get("metadata"), self.rollout_index)
             except ValueError as error:
                 raise Failure(FailureKind.BAD_TASK, str(error)) from error
+        if task is not None:
+            episode = {"rollout_id": f"{self.task_index}-{self.rollout_index}", "attempt": 0}
+            given = {"task_id": self.row["task_id"], "task_input": {**task, "responses_create_params": merged}}
+            return orjson.dumps({"episode_id": episode, "task": given})
         indices = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
         return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **indices})
 
@@ -70,6 +75,11 @@ class Rollout:
         """The row's agent_ref with the resolved agent name."""
         row_agent_ref: AgentRef | None = self.row.get("agent_ref")
         return {**row_agent_ref, "name": self.agent} if row_agent_ref else {"name": self.agent}
+
+
+def is_materialized(row: Json) -> bool:
+    """Return whether the row is {task_id: {...}, task_input: {...}}, a task for NeMo Gym 0.7's environment servers."""
+    return isinstance(row.get("task_input"), dict) and isinstance(row.get("task_id"), dict)
 
 
 class DatasetTasks(Protocol):

@@ -18,6 +18,7 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, Heartbeat, Registration, RunOrigin, ServerCode, ServerInstance
 from rollyard.records.types import Json
+from rollyard.services.config.nemo_gym import with_environment_servers
 from rollyard.services.config.plugins import FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
@@ -138,7 +139,10 @@ class Head(Server):
         return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
-        """Return the merged config as YAML with all addresses, NeMo Gym's family names, and no secrets."""
+        """Return the merged config as YAML with all addresses, NeMo Gym's family names, and no secrets.
+
+        Its collector reaches an agent only through an environment server, which an agent of Rollyard is itself.
+        """
         tree = {
             name: {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()}
             if isinstance(node, dict)
@@ -150,6 +154,7 @@ class Head(Server):
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
+        tree = with_environment_servers(tree)
         return yaml.safe_dump(escape_references(tree), sort_keys=False, allow_unicode=True)
 
     def _admit(self, call: RawRequest) -> None:

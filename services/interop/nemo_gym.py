@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Keys, ServerCode, ServerInstance
 from rollyard.records.types import Json, Record
+from rollyard.services.config.nemo_gym import ENVIRONMENT_SERVERS, fronted_agent
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import servers_named
 from rollyard.services.head.registry_client import Registry, RegistryClient, RunSnapshot, StackClients, run_id_of
@@ -72,6 +73,7 @@ class NemoGymHead:
         tree = await self.config()
         found = {str(name): server for name, node in tree.items() if (server := _server_of(node))}
         urls = {name: self._url_of(raw) for name, (_, _, raw) in found.items()}
+        urls |= {name: self._url_of(raw) for name, raw in _environment_servers(tree, found)}
         return Directory(
             run_id="",
             servers={name: [url] for name, url in urls.items()},
@@ -154,6 +156,24 @@ def _server_of(node: Any) -> tuple[str, str, Json] | None:
             if isinstance(raw, dict) and raw.get("host") is not None and raw.get("port"):
                 return family, str(implementation), raw
     return None
+
+
+def _environment_servers(tree: Json, servers: Container[str]) -> Iterator[tuple[str, Json]]:
+    """Yield each agent whose episodes an environment server plays, and the settings of that server.
+
+    `legacy_agent` only passes requests on to its agent, which is called without it.
+    """
+    for node in tree.values():
+        below = node.get(ENVIRONMENT_SERVERS) if isinstance(node, dict) else None
+        for implementation, raw in below.items() if isinstance(below, dict) else ():
+            if (
+                implementation == "legacy_agent"
+                or not isinstance(raw, dict)
+                or not (raw.get("host") and raw.get("port"))
+            ):
+                continue
+            if (agent := fronted_agent(raw)) in servers:
+                yield agent, raw
 
 
 def _identity(raw: Json) -> Json:

@@ -19,6 +19,7 @@ import orjson
 
 from rollyard.records.activity import Omitted
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.nemo_gym import kind_of
 from rollyard.records.rewards import check_reward, tidy
 from rollyard.records.rollout_keys import PROMPT
 from rollyard.records.rollout_types import RolloutRow
@@ -32,6 +33,8 @@ REPLAY_HEADER = "x-rollyard-replay"
 """Header of a `/run` request whose body is a stored rollout: the agent asks for a verdict on its response instead of
 playing the task. The answer to such a request has the header as well, because other agents would call their model."""
 _MEMBER = b'"response":'
+_REASONS = ("error", "failure_reason", "_ng_failure_reason", "_ng_failure_message", "_ng_failure_judge_error")
+"""Where servers of NeMo Gym explain a failure."""
 _MAX_DIGITS = 10
 """Maximum number of digits in the header's value."""
 
@@ -86,6 +89,8 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
     if not isinstance(row, dict):
         detail = f"/run returned a JSON {type(row).__name__}; expected an object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
+    if "reward" not in row and "episode_id" in row:
+        row = _episode_result(row, agent)
     _check_failure_class(row, agent)
     check_reward(row, "/run", agent)
     row["reward"] = tidy(row["reward"])
@@ -120,16 +125,33 @@ def _without_keys_in_params(row: RolloutRow) -> RolloutRow:
     return cast(RolloutRow, {**row, "responses_create_params": shown})
 
 
+def _episode_result(answer: Json, agent: str) -> Json:
+    """Return the result in the answer of an environment server. Raises the Failure that it reports instead."""
+    failure = answer.get("failure")
+    if isinstance(failure, dict):
+        kind = kind_of(failure.get("failure_kind")) or FailureKind.SERVER_ERROR
+        stage = f" in the stage {failure['stage']}" if failure.get("stage") else ""
+        detail = f"/run reported a failure{stage}: {failure.get('failure_reason')!s:.2000}"
+        server = "" if kind is FailureKind.UNREACHABLE else agent
+        raise Failure(FailureKind.BAD_TASK if failure.get("terminal") else kind, detail, server=server)
+    result = answer.get("result")
+    return result if isinstance(result, dict) else answer
+
+
 def _check_failure_class(row: dict[str, object], agent: str) -> None:
     """Raise the Failure that an agent of NeMo Gym reports with status 200; a terminal one is final."""
     failure_class = row.get("_ng_failure_class")
     if failure_class is None and not row.get("_ng_no_persist"):
         return
-    kind = FailureKind.BAD_TASK if row.get("_ng_failure_terminal") else FailureKind.SERVER_ERROR
-    reported = "no result to keep" if failure_class is None else f"the failure class {failure_class!r:.100}"
-    message = row.get("error") or row.get("_ng_failure_reason") or ""
+    named = row.get("failure_kind") or failure_class
+    kind = kind_of(named) or FailureKind.SERVER_ERROR
+    if row.get("_ng_failure_terminal"):
+        kind = FailureKind.BAD_TASK
+    reported = "no result to keep" if named is None else f"the failure class {named!r:.100}"
+    message = next((text for name in _REASONS if (text := row.get(name))), "")
     detail = f"/run reported {reported}" + (f": {message!s:.500}" if message else "")
-    raise Failure(kind, detail, server=agent)
+    # What is unreachable is behind the agent, which has answered.
+    raise Failure(kind, detail, server="" if kind is FailureKind.UNREACHABLE else agent)
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rollyard.records.rewards import EXPECTED, is_reward
 from rollyard.records.rollout_keys import PROMPT, Key, KeySet, digest, prompt_of, task_fields, task_key
-from rollyard.records.types import Json, whole_number
+from rollyard.records.types import Json, mapping, whole_number
 from rollyard.services.datasets.mixture import DatasetTasks
 
 _MAX_PROJECTIONS = 32
@@ -52,6 +52,9 @@ class TaskIndex:
         """
         if isinstance(key := row.get("_ng_task_key"), str):
             return self._by_key.get(key, ())
+        return self._with_prompt(row) or self._with_prompt(_without_observation(row))
+
+    def _with_prompt(self, row: Mapping[str, Any]) -> Sequence[int]:
         if not prompt_of(row):
             return ()
         found: list[int] = []
@@ -74,6 +77,21 @@ class TaskIndex:
                 made.setdefault(_projected(rollout.row, shared), []).append(rollout.task_index)
         self._projections[shape, shared] = made
         return made
+
+
+def _without_observation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row without the first observation, which NeMo Gym's gymnasium_agent stores at the end of the prompt;
+    empty for rows of other agents.
+    """
+    params = row.get("responses_create_params")
+    given = params.get("input") if isinstance(params, dict) else None
+    if (
+        "terminated" not in row
+        or not isinstance(given, list)
+        or mapping(given[-1:] and given[-1]).get("role") != "user"
+    ):
+        return {}
+    return {**row, "responses_create_params": {**cast(Json, params), "input": given[:-1]}}
 
 
 def sampling_params(row: Mapping[str, Any]) -> Json:

@@ -30,6 +30,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from starlette.exceptions import HTTPException
 
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.nemo_gym import name_of
 from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
@@ -56,6 +57,7 @@ from rollyard.services.http.transport import Transport
 from rollyard.services.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
+ROLLOUT_PREFIX, TOKEN_CAPTURE = "/ng-rollout/", "training-token-capture/"
 LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
     *(300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0),
@@ -113,6 +115,8 @@ class Server:
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
         self.__metrics = ServerMetrics()
+        named = ROLLOUT_PREFIX + "{id}"
+        self.__prefixed = _Route(named, self.__without_prefix, True, self.__metrics.route(named))
         self.__errors = ErrorResponses(self.name, self.__metrics)
         self.__metrics.gauge("rollyard_in_flight", "Requests in flight", lambda: self.in_flight)
         self.__metrics.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
@@ -171,7 +175,7 @@ class Server:
             await self.app(scope, receive, send)
             return
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
-        route = self.__routes.get(call.path, self.__rest) if scope["method"] == "POST" else None
+        route = self.__route_of(call.path) if scope["method"] == "POST" else None
         if rejection := self.__rejection(call.headers, scope):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
@@ -186,7 +190,7 @@ class Server:
 
     def is_cancellable(self, path: str) -> bool | None:
         """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
-        route = self.__routes.get(path, self.__rest)
+        route = self.__route_of(path)
         return None if route is None else route.cancellable
 
     def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
@@ -195,7 +199,7 @@ class Server:
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
-        route = self.__routes.get(call.path) or self.__rest
+        route = self.__route_of(call.path)
         assert route is not None
         await self.__exchange(route, call, send)
 
@@ -221,11 +225,25 @@ class Server:
         return HttpResponse(response.status, received, whole, cookies)
 
     def __answer(self, call: RawRequest) -> Awaitable[RawResponse] | None:
-        route = self.__routes.get(call.path, self.__rest)
+        route = self.__route_of(call.path)
         if route is None:
             return None
         rejection = self.__rejection(call.headers)
         return self.__exchange(route, call) if rejection is None else self.__reject(call.path, rejection)
+
+    def __route_of(self, path: str) -> _Route | None:
+        if (route := self.__routes.get(path)) is not None:
+            return route
+        return self.__prefixed if path.startswith(ROLLOUT_PREFIX) else self.__rest
+
+    async def __without_prefix(self, call: RawRequest) -> bytes | RawResponse:
+        """Serve the route behind `/ng-rollout/<id>`, with which NeMo Gym names the rollout that a call belongs to."""
+        _, _, rest = call.path.removeprefix(ROLLOUT_PREFIX).partition("/")
+        path = f"/{rest.removeprefix(TOKEN_CAPTURE)}"
+        route = self.__routes.get(path, self.__rest)
+        if route is None:
+            raise Failure(FailureKind.BAD_REQUEST, f"there is no {path} on {self.name}", status=404)
+        return await route.handler(RawRequest(path, call.headers, call.body, call.query))
 
     async def __exchange(
         self,
@@ -592,4 +610,5 @@ def failure_row(call: RawRequest, failure: Failure, server: str) -> bytes:
     row.pop("reward", None)
     problem = to_problem(failure, server, call.path).model_dump(mode="json")
     marks = {FAILURE_CLASS: str(failure.kind), FAILURE_TERMINAL: failure.terminal, FAILURE: problem}
+    marks |= {"failure_kind": name_of(failure.kind), "failure_reason": failure.problem.detail}
     return orjson.dumps({**row, **marks})

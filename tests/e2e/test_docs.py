@@ -60,6 +60,7 @@ SECTIONS_ELSEWHERE = {
     "agents.md": ("Write an agent", "A program as the agent", "Write a model server"),  # likewise
     "nemo-gym.md": (
         *("NeMo Gym's environments, as they are", "Collect from a NeMo Gym stack"),
+        "NeMo Gym's commands on Rollyard's runs and files",
     ),  # need NeMo Gym; tests/external/nemo_gym runs them
     "other-stacks.md": ("Serve Rollyard's servers to other clients",),  # test_other_stacks_page.py runs them
 }
@@ -101,7 +102,7 @@ EXAMPLE_NAMES = (
     *("levels/mine.xsb", "levels", "checkpoints"),
 )
 """Placeholders for files of the reader."""
-OTHER_PROGRAMS = ("aws", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd", "source")
+OTHER_PROGRAMS = ("aws", "gym", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd", "source")
 """Programs that are not part of Rollyard, and shell commands."""
 
 

@@ -16,10 +16,10 @@ from rollyard.analysis.metrics.load import load
 from rollyard.analysis.tracking import RolloutMetrics
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError
+from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.errors import RunError
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.types import Json
-from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.runtime.run_dir import find_run
@@ -240,3 +240,21 @@ async def test_the_default_head_may_be_nemo_gyms(tmp_path: Path) -> None:
         head = await find_run(transport, tmp_path, None, "t0ken", notes.append, default=stack.url, nemo_gym=True)
     assert (head.stack, head.token, head.url) == ("nemo_gym", None, stack.url)
     assert len(notes) == 1 and stack.url in notes[0]
+
+
+async def test_an_environment_server_is_called_instead_of_its_agent_unless_it_only_passes_requests_on() -> None:
+    address = {"host": "127.0.0.1", "port": 7}
+    front = {"agent_server": {"type": "responses_api_agents", "name": AGENT}, **address}
+
+    class Fronted(NemoGymStack):
+        kind = ""
+
+        def config(self) -> Json:
+            return {**super().config(), "front": {"environment_servers": {self.kind: front}}}
+
+    for kind, is_called in (("legacy_agent", False), ("single_agent_turn", True), ("single_agent_turn_legacy", True)):
+        made = Fronted()
+        made.kind = kind
+        async with nemo_gym_stack(made) as stack, http_transport() as transport:
+            directory = await NemoGymHead(transport, stack.url).directory()
+        assert directory.servers[AGENT] == ["http://127.0.0.1:7" if is_called else made.agent_url]

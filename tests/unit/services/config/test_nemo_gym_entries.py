@@ -13,6 +13,7 @@ from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
+from rollyard.services.config.nemo_gym import with_environment_servers
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from tests.support.fixtures import PLAIN_APP
@@ -190,3 +191,52 @@ def test_an_ordinary_mapping_gets_no_hint_about_families(tmp_path: Path) -> None
         {"counter": program_entry(), "checks": {"agent": {"labels": ["a"], "rewards": {}}, "args": {"x": {}, "y": 1}}},
     )
     assert len(config.servers) == 1
+
+
+def fronted(root: Path, implementation: str, agent: str = "agent") -> RunConfig:
+    make_root(root)
+    server = {"agent_server": {"type": "responses_api_agents", "name": agent}, "resources_server": RESOURCES}
+    names = {"resources_server": RESOURCES, "model_server": POLICY}
+    servers = {"counter": program_entry(), "policy_model": MODEL, "agent": entry("agents", "simple_agent", **names)}
+    return load_tree(root, {**servers, "front": {"environment_servers": {implementation: server}}})
+
+
+@pytest.mark.parametrize(("implementation", "notes"), [("legacy_agent", 0), ("single_agent_turn", 1)])
+def test_an_agent_is_its_own_environment_server(tmp_path: Path, implementation: str, notes: int) -> None:
+    config = fronted(tmp_path, implementation)
+    assert [spec.name for spec in config.servers] == ["counter", "policy_model", "agent"]
+    assert len([note for note in config.notes if note.startswith("front: agent does")]) == notes
+    tree = {**config.tree, "agent": {"responses_api_agents": {"simple_agent": {"host": "h", "port": 7}}}}
+    served = with_environment_servers(tree)
+    assert served.keys() == tree.keys()
+    found = served["front"]["environment_servers"][implementation]
+    assert (found["host"], found["port"], found["agent_server"]["name"]) == ("h", 7, "agent")
+
+
+def test_an_agent_without_an_address_has_no_environment_server_yet() -> None:
+    tree = {"agent": {"responses_api_agents": {"simple_agent": {"port": 7}}}}
+    assert with_environment_servers(tree) == tree
+
+
+def test_the_name_of_an_environment_server_avoids_those_of_other_servers() -> None:
+    agent = {"responses_api_agents": {"simple_agent": {"host": "h", "port": 7}}}
+    tree = {"x_simple_agent": agent, "y": {"x_environment_server": 1}}
+    assert "x_environment_server" in with_environment_servers(tree)
+    assert "x_simple_agent_environment_server" in with_environment_servers({**tree, "x_environment_server": {}})
+
+
+def test_an_environment_server_whose_work_no_agent_does_or_without_its_agent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"'nemo_user_sim'.*--head.*'~front'"):
+        fronted(tmp_path / "a", "nemo_user_sim")
+    with pytest.raises(OperatorError, match=r"front.agent_server refers to 'agnet'.*did you mean 'agent'"):
+        fronted(tmp_path / "b", "legacy_agent", "agnet")
+
+
+def test_settings_of_model_servers_of_0_7_are_understood_or_named(tmp_path: Path) -> None:
+    settings: Json = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "max_http_attempts": 7}
+    quiet = {"max_concurrent_requests": 2, "endpoint_file": None, "endpoint_check_interval_s": 10.0}
+    config = load_tree(tmp_path, {"policy": entry("responses_api_models", "vllm_model", **settings, **quiet)})
+    assert config.servers[0].raw["max_attempts"] == 7
+    assert any("max_concurrent_requests" in note for note in config.notes)
+    with pytest.raises(OperatorError, match="endpoint_file"):
+        load_tree(tmp_path, {"policy": entry("responses_api_models", "vllm_model", **settings, endpoint_file="/f")})

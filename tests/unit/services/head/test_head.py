@@ -110,6 +110,8 @@ async def test_nemo_gyms_client_reads_each_servers_address_and_settings_in_the_c
     assert (environment_block["host"], environment_block["port"], environment_block["speed"]) == ("127.0.0.1", 7001, 3)
     assert (agent_block["host"], agent_block["port"], agent_block["title"]) == ("127.0.0.1", 7002, "costs ${x}")
     assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
+    relay = tree["agent_environment_server"]["environment_servers"]["legacy_agent"]
+    assert (relay["agent_server"]["name"], relay["host"], relay["port"]) == ("agent", "127.0.0.1", 7002)
 
 
 PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics", "/docs"]

@@ -13,6 +13,7 @@ from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.store import Adopter, RolloutStore
 from tests.support.partial_runs import (
+    AGENT,
     PARAMS,
     check_complete,
     resume,
@@ -166,3 +167,28 @@ def test_an_unreadable_manifest_is_not_replaced(source: Path, output: Path) -> N
     RolloutPaths(output).manifest.write_text("{")
     with pytest.raises(OperatorError, match=r"manifest.* move it away"):
         resume(source, output, 2)
+
+
+def test_a_rollout_of_gymnasium_agent_which_repeats_only_the_prompt_and_appends_the_board_is_adopted(
+    source: Path, output: Path
+) -> None:
+    prompt = INPUTS[1]["responses_create_params"]["input"]
+    board = {"role": "user", "content": "#####", "type": "message"}
+    keys = {"_ng_task_index": 1, "_ng_rollout_index": 0, "agent_ref": {"name": AGENT}}
+    params = {"input": [*prompt, board], "tools": None, **PARAMS}
+    played = {"responses_create_params": params, "response": {"output": []}}
+    row: Json = {**played, "reward": 0.5, "terminated": True, "truncated": False, "info": {}, **keys}
+    write_lines(output, [row])
+    resumed = resume(source, output, 2)
+    assert resumed.keys == [(0, 0), (0, 1), (1, 1)]
+
+
+def test_a_rollout_whose_prompt_is_that_of_no_task_without_its_last_message_is_refused(
+    source: Path, output: Path
+) -> None:
+    played = [{"role": "user", "content": "Else."}, {"role": "user", "content": "#####"}]
+    write_lines(
+        output, [{**FIRST, "_ng_task_key": None, "responses_create_params": {"input": played}, "terminated": True}]
+    )
+    with pytest.raises(OperatorError, match="not a rollout of a task"):
+        open_store(source, output)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.rollouts.run_answer import decode_row, encode_response, encode_row
+from rollyard.records.errors import Failure
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.rollouts.run_answer import decode_row, encode_response, encode_row, parse_row
 
 RESPONSE = {"output": [{"type": "message", "content": 'a "quoted" line\nand \u2028, é'}], "usage": None}
 ROW = {"reward": 1.0, "response": {"output": []}, "_ng_task_index": 3}
@@ -41,6 +43,34 @@ def test_a_wrong_length_header_does_not_change_the_row(
 ) -> None:
     body = encode_row(row, encode_response(response))
     assert read(body, str(length)) == {**row, "response": response}
+
+
+REPORTED: list[tuple[dict[str, Any], str]] = [
+    ({"_ng_failure_class": "judge_failed", "reward": 0.0, "mask_sample": True}, "upstream_error"),
+    ({"_ng_failure_class": "x", "failure_kind": "session_expired"}, "session_lost"),
+    ({"_ng_failure_class": "environment_server_failed", "_ng_failure_message": "why"}, "server_error"),
+    ({"_ng_failure_class": "agent_timeout", "_ng_failure_terminal": True}, "bad_task"),
+    ({"_ng_no_persist": True, "failure_kind": "kill_shaped"}, "cancelled"),
+    ({"episode_id": {}, "failure": {"failure_reason": "why", "terminal": False}}, "server_error"),
+    ({"episode_id": {}, "failure": {"failure_kind": "transport_unreachable", "terminal": False}}, "unreachable"),
+    ({"episode_id": {}, "failure": {"failure_reason": "why", "terminal": True, "stage": "seed"}}, "bad_task"),
+    ({"episode_id": {}, "result": {"response": {}}}, "malformed_answer"),
+    ({"episode_id": {}, "result": 3}, "malformed_answer"),
+]
+
+
+@pytest.mark.parametrize(("answer", "kind"), REPORTED)
+def test_what_a_server_of_nemo_gym_reports_is_a_failure_of_the_same_kind(answer: dict[str, Any], kind: str) -> None:
+    with pytest.raises(Failure) as raised:
+        parse_row(HttpResponse(200, {}, orjson.dumps(answer)), "agent")
+    assert raised.value.kind == kind
+    # The collection stops if its agent is unreachable, and this agent has answered.
+    assert raised.value.problem.server == ("" if kind == "unreachable" else "agent")
+
+
+def test_the_result_of_an_environment_server_is_the_row() -> None:
+    answer = {"episode_id": {}, "task_id": {}, "result": {"reward": 0.5, "level": 3}}
+    assert parse_row(HttpResponse(200, {}, orjson.dumps(answer)), "agent") == answer["result"]
 
 
 def test_the_bytes_of_the_response_reach_the_line_unchanged() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.aggregate_metrics import aggregate, is_identifier
 from rollyard.records.types import Json
-from rollyard.resources_servers.aggregate_metrics import aggregate, is_identifier
 
 
 def row(task: int, rollout: int, reward: float, **more: Any) -> Json:
