@@ -63,12 +63,11 @@ class PolicyVersions:
 
     @property
     def has_adapter(self) -> bool:
-        return bool(self._checkpoints) and self.adapter_folder(self.now) is not None
+        return self.adapter_folder(self.now) is not None
 
-    @property
     def engine_model(self) -> str:
-        """The name under which engines serve the policy's version; empty for the name that they were started with."""
-        return adapter_name(self.now) if self.has_adapter else ""
+        """Return the name under which engines serve the policy's version; empty for the one they were started with."""
+        return adapter_name(self.now) if self._checkpoints and self.has_adapter else ""
 
     def learn_adapter(self, version: str, checkpoint: Checkpoint) -> None:
         self._checkpoints.setdefault(version, checkpoint)
@@ -124,11 +123,16 @@ class PolicyVersions:
         """Return the version that vLLM's version `label` denotes; None if an update was interrupted."""
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
+    @property
+    def never_changed(self) -> bool:
+        """Whether nothing is known of any engine but that it was started with the first version, which is current."""
+        return not self._held and self._past[-1] == self.first
+
     def difference(self, urls: Iterable[str]) -> str:
         """Return which engines do not have the policy's version, as text; empty if all of them have it."""
-        now = self._past[-1]
-        if not self._held and now == self.first:  # the fast path: this runs twice per model call
+        if self.never_changed:
             return ""
+        now = self.now
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
         if not wrong:
             return ""
@@ -253,11 +257,11 @@ class Gate:
         call, because a repeated one is already behind the gate.
         """
 
-        async def updated() -> None:
-            while UPDATING in self._reasons:
-                await self._opened.wait()
+        return self._updated() if UPDATING in self._reasons else None
 
-        return updated() if UPDATING in self._reasons else None
+    async def _updated(self) -> None:
+        while UPDATING in self._reasons:
+            await self._opened.wait()
 
     def guarded(self, handler: Handler) -> Handler:
         @functools.wraps(handler)
@@ -306,6 +310,8 @@ class Gate:
         self.check()
 
     def _needs_check(self) -> bool:
+        if not self._reasons and self._versions.never_changed:  # as in most runs; this is called twice per model call
+            return False
         return bool(self._reasons or self._versions.difference(self._urls()))
 
     async def _wait(self) -> None:

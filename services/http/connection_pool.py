@@ -13,7 +13,7 @@ import select
 import socket
 import time
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -89,7 +89,7 @@ class ConnectionPool:
         self._limits = limits
         self._lag = lag
         self._budget = CallbackBudget()
-        self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
+        self._idle: defaultdict[tuple[str, int], list[tuple[Connection, float]]] = defaultdict(list)
         """Connections with the time until which each may be used again."""
         self._max_open = max_open or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - RESERVED_FILES
         self._open: set[Connection] = set()
@@ -125,7 +125,7 @@ class ConnectionPool:
             timeout_s -= self._lag.now() - started
         keepalive_s = self._other_keepalive_s
         try:
-            response = await connection.exchange(head, body, timeout_s)
+            response = await connection.start(head, body, timeout_s)
             if echo is not None and echo[1] in response.headers:
                 if response.headers.get(REQUEST_HEADER) != echo[0]:
                     connection.abort()
@@ -146,8 +146,8 @@ class ConnectionPool:
         return Connection(self._open, self._limits, self._lag, self._budget)
 
     def _give_back(self, target: RequestTarget, connection: Connection, keepalive_s: float) -> None:
-        if connection.reusable:
-            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
+        if connection.end():
+            self._idle[target.peer].append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
 
@@ -172,7 +172,7 @@ class ConnectionPool:
 
     def _take_idle(self, target: RequestTarget) -> Connection | None:
         """Take the most recently used idle connection, which is the most likely to still be open."""
-        idle = self._idle.get((target.host, target.port))
+        idle = self._idle.get(target.peer)
         if not idle:
             return None
         now = time.monotonic()
@@ -206,6 +206,10 @@ class RequestTarget:
     """Value of the Host header."""
 
     @cached_property
+    def peer(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @cached_property
     def lines(self) -> bytes:
         """What follows the method in a request, up to the Host header."""
         return f"{self.request_target} HTTP/1.1\r\nHost: {self.host_header}\r\n".encode()
@@ -236,30 +240,30 @@ class Connection(asyncio.Protocol):
         self._readable = select.poll()
 
     @property
-    def reusable(self) -> bool:
-        """True if the request and the response are complete and the peer keeps the connection open."""
-        return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
-
-    @property
     def is_idle(self) -> bool:
         """True if the peer has neither closed the connection nor sent data since the last response."""
         return not self.closed and not self._readable.poll(0)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
-        """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
-        self._loop = asyncio.get_running_loop()
-        pending: asyncio.Future[HttpResponse] = self._loop.create_future()
-        self._pending = pending
+    def start(self, head: bytes, body: bytes, timeout_s: float) -> asyncio.Future[HttpResponse]:
+        """Send a request, and return the future of its response. The caller must call `end` afterwards.
+
+        Its exceptions are TimeoutError, InvalidResponse and ConnectionError.
+        """
+        self._pending = pending = self._loop.create_future()
         self._reader.reset()
         self._until = self._lag.now() + timeout_s
         if timeout_s < 2 * SWEEP_S:
             self._timer = self._loop.call_later(timeout_s, self._expire)
         self._transport.writelines((head, body))
-        try:
-            return await pending
-        finally:
-            self._stop_timer()
-            self._pending = None
+        return pending
+
+    def end(self) -> bool:
+        """End the exchange. Return whether another one may follow: the request and the response are complete, and the
+        peer keeps the connection open.
+        """
+        self._stop_timer()
+        self._pending = None
+        return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
 
     def start_timer(self, within_s: float) -> None:
         """Start the timer of the exchange if it is due within that time. `ConnectionPool` calls this regularly."""
@@ -280,6 +284,7 @@ class Connection(asyncio.Protocol):
     # --- called by the event loop -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
         sock = transport.get_extra_info("socket")
         # A model's response may take minutes, and routers drop idle connections in that time.
