@@ -43,7 +43,7 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse, SentHeaders
+from rollyard.services.http.request import Headers, HttpResponse, RawRequest, RawResponse, SentHeaders
 from rollyard.services.http.transport import Transport
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
@@ -382,14 +382,14 @@ class RequestContext:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        self.answer_headers = tuple(
-            (sent, _bytes(value))
-            for name, value in answer.headers.items()
-            if (sent := _returned_name(name)) and not _CONTROL.search(value)
-        )
-        if answer.cookies:
-            cookies = [cookie for cookie in answer.cookies if not _CONTROL.search(cookie)]
-            self.answer_headers += tuple((b"set-cookie", _bytes(cookie)) for cookie in cookies)
+        returned: Headers = []
+        for name, value in answer.headers.items():
+            if (sent := _returned_name(name)) and not _CONTROL.search(value):
+                returned.append((sent, _bytes(value)))
+        for cookie in answer.cookies:
+            if not _CONTROL.search(cookie):
+                returned.append((b"set-cookie", _bytes(cookie)))
+        self.answer_headers = tuple(returned)
 
     def answered(self, body: bytes) -> RawResponse:
         return RawResponse(body, headers=self.answer_headers)

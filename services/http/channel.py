@@ -493,10 +493,14 @@ class ServedChannel(FrameProtocol):
                 return
             self._tasks[number] = self._tasks[number][0], True
             body = await joined(response.stream)
-        head = header_lines(headers)
+        head = _response_lines(tuple(headers))
         if len(head) + len(body) > MAX_RESPONSE_BYTES:
             raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
         self.write(number, RESPONSE, response.status, head, body)
+
+
+_response_lines = lru_cache(maxsize=1024)(header_lines)
+"""Most responses of a server have the same headers."""
 
 
 @lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once

@@ -261,7 +261,8 @@ class Connection(asyncio.Protocol):
         """End the exchange. Return whether another one may follow: the request and the response are complete, and the
         peer keeps the connection open.
         """
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         self._pending = None
         return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
 
@@ -273,9 +274,9 @@ class Connection(asyncio.Protocol):
                 self._timer = self._loop.call_later(max(left_s, 0.0), self._expire)
 
     def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
 
     def abort(self) -> None:
         self.closed = True
@@ -322,7 +323,8 @@ class Connection(asyncio.Protocol):
     def _deliver(self) -> None:
         """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
         if self._reader.response is not None and self._pending is not None:
-            self._stop_timer()
+            if self._timer is not None:
+                self._stop_timer()
             self._budget.run(_settle, self._pending, self._reader.response)
 
     def _expire(self) -> None:
@@ -348,18 +350,20 @@ class ResponseReader:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
+        self._header_limit = limits.header_bytes
         self._parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
         # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+        self._clear()
         self.reset()
 
     def reset(self) -> None:
+        """Prepare for another response, after a complete one."""
         self.response: HttpResponse | None = None
         self.reusable = False
         self._interim = 0
         self._header_bytes = 0
         self._unparsed_bytes = 0
-        self._clear()
 
     def feed(self, data: bytes) -> None:
         self._unparsed_bytes += len(data)
@@ -374,8 +378,8 @@ class ResponseReader:
             raise InvalidResponse(f"the response is not HTTP: {error}") from None
         except httptools.HttpParserUpgrade:
             raise InvalidResponse("the peer switched to a different protocol") from None
-        if self._unparsed_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
+        if self._unparsed_bytes > self._header_limit:
+            raise InvalidResponse(f"a header line is longer than {self._header_limit} bytes")
 
     def finish(self) -> None:
         """Handle the end of the connection: it completes a response without a length, and breaks any other."""
@@ -393,16 +397,15 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._unparsed_bytes = 0
         self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
-        if self._in_body:  # trailers do not affect how the response is parsed
-            return
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
-        if len(self._headers) > self._limits.headers:
-            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
+        if self._header_bytes > self._header_limit:
+            raise InvalidResponse(f"the response headers are larger than {self._header_limit} bytes")
+        if not self._in_body:  # trailers do not affect how the response is parsed
+            self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         self._unparsed_bytes = 0
+        if len(self._headers) > self._limits.headers:
+            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
         lengths, encodings = set(), set()
         for name, value in self._headers:
             lowered = name.lower()
