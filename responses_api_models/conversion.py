@@ -435,7 +435,9 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(item)
     taken: set[str] = set()
-    return output + [call_item(call, f"fc_{serial}_{index}", taken) for index, call in enumerate(calls)]
+    for index, call in enumerate(calls):
+        output.append(call_item(call, f"fc_{serial}_{index}", taken))
+    return output
 
 
 def text_of(content: Any) -> str:

@@ -207,6 +207,11 @@ UPDATING = "a weight update is running"
 RESYNCING = "a restarted engine is loading the policy's weights"
 
 
+@functools.lru_cache(maxsize=16)
+def _version_headers(version: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ((VERSION_HEADER, version.encode("latin-1", "replace")),)
+
+
 class Gate:
     """The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
 
@@ -285,7 +290,7 @@ class Gate:
     def with_version(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
         """Return the response with headers that contain the policy version."""
         now = self._versions.now
-        headers: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
+        headers = _version_headers(now)
         if started and started != now:
             headers += ((START_VERSION_HEADER, started.encode("latin-1", "replace")),)
         if isinstance(reply, bytes):
