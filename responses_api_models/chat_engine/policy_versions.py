@@ -261,7 +261,6 @@ class Gate:
         """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
         call, because a repeated one is already behind the gate.
         """
-
         return self._updated() if UPDATING in self._reasons else None
 
     async def _updated(self) -> None:
