@@ -467,10 +467,11 @@ class ServedChannel(FrameProtocol):
         self._tasks[number] = _Served(task, path, len(body))
         self._all_tasks.add(task)
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, served: _Served) -> None:
         """Forget a request; idempotent."""
-        if (served := self._tasks.pop(number, None)) is None:
+        if self._tasks.get(number) is not served:
             return
+        del self._tasks[number]
         self._shared.held_bytes -= served.size
         self._unwanted.discard(number)
         self._all_tasks.discard(served.task)
@@ -484,7 +485,7 @@ class ServedChannel(FrameProtocol):
             self._unwanted.add(number)
             if served.streams or self._app.is_cancellable(served.path):
                 # A task that is cancelled before its first step does not run `_serve`, which calls `_end`.
-                served.task.add_done_callback(lambda _: self._end(number))
+                served.task.add_done_callback(lambda _: self._end(number, served))
                 served.task.cancel()
 
     async def _serve(self, number: int, call: RawRequest) -> None:
@@ -500,7 +501,7 @@ class ServedChannel(FrameProtocol):
             log.exception("%s%s failed while it responded", self._shared.server, call.path)
             self.write(number, BROKEN)
         finally:
-            self._end(number)
+            self._end(number, self._tasks[number])
 
     async def _send(self, number: int, headers: Headers, response: RawResponse) -> None:
         """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
