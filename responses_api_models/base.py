@@ -247,6 +247,7 @@ EPISODE_BYTES = 8 << 10
 _HEADER = EPISODE_HEADER.encode()
 _END = b"]}"
 """The end of a request whose last parameter is a list."""
+_COMMA = ord(",")
 
 
 @dataclass(slots=True)
@@ -281,14 +282,15 @@ class EpisodeInput:
 
     def continued(self, body: bytes) -> Json | None:
         """Return the request if it is the last one with more items; None for any other."""
-        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END, len(self.text)):
+        end = len(self.text)
+        if not self.is_open or not body.startswith(self.text) or not body.endswith(_END, end):
             return None
-        if added := body[len(self.text) : -len(_END)]:
+        if len(body) > end + len(_END):
             try:
-                items = orjson.loads(b"[%b]" % added[1:])
+                items = orjson.loads(b"[" + body[end + 1 : -1])
             except orjson.JSONDecodeError:
                 return None
-            if not items or added[:1] != b",":
+            if not items or body[end] != _COMMA:
                 return None
             self.items = items if self.converted is not None else [*self.items, *items]
             self.text = body[: -len(_END)]
@@ -321,16 +323,16 @@ class RecentRequests:
         self._clock = clock
         self._keeps_input = keeps_input
         self._max_bytes = max_bytes
-        self._requests: OrderedDict[str, EpisodeInput] = OrderedDict()
+        self._requests: OrderedDict[bytes, EpisodeInput] = OrderedDict()
         self._bytes = 0
 
     def find(self, call: RawRequest) -> EpisodeInput | None:
-        episode = call.header(_HEADER)
+        episode = call.headers.get(_HEADER)
         return None if episode is None else self._requests.get(episode)
 
     def read(self, call: RawRequest) -> Json:
         """Return the request, and remember it if it names its episode. Raises Failure bad_request if it is invalid."""
-        episode = call.header(_HEADER)
+        episode = call.headers.get(_HEADER)
         known = None if episode is None else self._requests.get(episode)
         request = None if known is None else known.continued(call.body)
         if request is None:
@@ -356,7 +358,8 @@ class RecentRequests:
         self._bytes += size - known.counted
         known.counted = size
         while len(self._requests) > 1:
-            name, oldest = next(iter(self._requests.items()))
+            name = next(iter(self._requests))
+            oldest = self._requests[name]
             if self._bytes <= self._max_bytes:
                 if now - oldest.at < SILENT_S:
                     break
@@ -376,7 +379,7 @@ class RecentRequests:
 
     async def of_episode(self, episode: str) -> Json:
         """Return the last request of an episode: its input, its other parameters, and where the episode began."""
-        if (found := self._requests.get(episode)) is None:
+        if (found := self._requests.get(episode.encode("latin-1", "backslashreplace"))) is None:
             detail = f"this server remembers no request of episode {episode[:64]!r}"
             raise Failure(FailureKind.BAD_REQUEST, detail, status=404, code="episode_unknown")
         params: Json = orjson.loads(found.body)

@@ -344,7 +344,8 @@ _ITEM_KEYS = frozenset(
 )
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
-_NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
+_NO_INPUT_DETAILS: Json = {"cached_tokens": 0, "cache_write_tokens": 0}
+_NO_OUTPUT_DETAILS: Json = {"reasoning_tokens": 0}
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
@@ -353,7 +354,7 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
         serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
         output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
         finish_last(output[-1], choice.get("finish_reason"), message)
-        output[-1].update(token_fields(answer, choice, message))
+        output[-1] |= token_fields(answer, choice, message)
         answer = {**answer, "id": serial, **stop_sequence_of(choice)}
         return response_around(output, answer, request, choice.get("finish_reason"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -388,23 +389,28 @@ def stop_sequence_of(choice: Json) -> Json:
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
     """Return a Response with this `output`. The id in `answer` must not have a prefix such as `chatcmpl-`."""
     reason = _INCOMPLETE.get(finish_reason or "")
-    response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
-    response.update({key: value for key, value in request.items() if key in _ECHOED and value is not None})
-    response.update(
-        id=f"resp_{answer['id']}",
-        object="response",
-        created_at=answer.get("created") or int(time.time()),
-        status="incomplete" if reason else "completed",
-        error=None,
-        incomplete_details={"reason": reason} if reason else None,
-        model=answer.get("model") or request.get("model") or "",
-        output=output,
-        parallel_tool_calls=request.get("parallel_tool_calls") is not False,
-        tool_choice=request.get("tool_choice") or "auto",
-        tools=request.get("tools") or [],
-        usage=_response_usage(answer.get("usage")),
-    )
-    return response
+    response: Json = {}
+    for key, value in answer.items():
+        if value is not None and key not in _ANSWER_KEYS:
+            response[key] = value
+    for key, value in request.items():
+        if value is not None and key in _ECHOED:
+            response[key] = value
+    return {
+        **response,
+        "id": f"resp_{answer['id']}",
+        "object": "response",
+        "created_at": answer.get("created") or int(time.time()),
+        "status": "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "model": answer.get("model") or request.get("model") or "",
+        "output": output,
+        "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
+        "tool_choice": request.get("tool_choice") or "auto",
+        "tools": request.get("tools") or [],
+        "usage": _response_usage(answer.get("usage")),
+    }
 
 
 def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
@@ -429,7 +435,9 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(item)
     taken: set[str] = set()
-    return output + [call_item(call, f"fc_{serial}_{index}", taken) for index, call in enumerate(calls)]
+    for index, call in enumerate(calls):
+        output.append(call_item(call, f"fc_{serial}_{index}", taken))
+    return output
 
 
 def text_of(content: Any) -> str:
@@ -515,15 +523,15 @@ def _response_usage(usage: Json | None) -> Json | None:
     prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {**_NO_INPUT_DETAILS, **_given(usage.get("prompt_tokens_details"))},
+        "input_tokens_details": _details(_NO_INPUT_DETAILS, usage.get("prompt_tokens_details")),
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0, **_given(usage.get("completion_tokens_details"))},
+        "output_tokens_details": _details(_NO_OUTPUT_DETAILS, usage.get("completion_tokens_details")),
         "total_tokens": usage.get("total_tokens") or prompt + completion,
     }
 
 
-def _given(details: Json | None) -> Json:
-    return {key: value for key, value in details.items() if value is not None} if details else {}
+def _details(none: Json, given: Json | None) -> Json:
+    return {**none, **{key: value for key, value in given.items() if value is not None}} if given else none
 
 
 def response_to_chat(response: Json) -> Json:

@@ -186,7 +186,7 @@ class ChatEngineModel(ModelServer[S]):
         samples = call.json().get("samples", 8)
         if not isinstance(samples, int) or not 0 <= samples <= 1000:
             raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; expected an integer from 0 to 1000")
-        request_context = RequestContext({})
+        request_context = RequestContext()
         backend = await self._capabilities.backend(request_context)
         diagnostics = TokenDiagnostics(
             self.upstream,
@@ -360,7 +360,7 @@ class TokenDiagnostics:
         self._upstream = upstream
         self._backend = backend
         self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
-        self._request_context = RequestContext({})
+        self._request_context = RequestContext()
         self._takes_seeds = takes_seeds
         """If True, requests have seeds, so repeated checks of an engine sample the same turns."""
         self._continuation = Continuation()

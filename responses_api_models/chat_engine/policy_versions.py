@@ -63,12 +63,11 @@ class PolicyVersions:
 
     @property
     def has_adapter(self) -> bool:
-        return bool(self._checkpoints) and self.adapter_folder(self.now) is not None
+        return self.adapter_folder(self.now) is not None
 
-    @property
     def engine_model(self) -> str:
-        """The name under which engines serve the policy's version; empty for the name that they were started with."""
-        return adapter_name(self.now) if self.has_adapter else ""
+        """Return the name under which engines serve the policy's version; empty for the one they were started with."""
+        return adapter_name(self.now) if self._checkpoints and self.has_adapter else ""
 
     def learn_adapter(self, version: str, checkpoint: Checkpoint) -> None:
         self._checkpoints.setdefault(version, checkpoint)
@@ -124,11 +123,16 @@ class PolicyVersions:
         """Return the version that vLLM's version `label` denotes; None if an update was interrupted."""
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
+    @property
+    def never_changed(self) -> bool:
+        """Whether nothing is known of any engine but that it was started with the first version, which is current."""
+        return not self._held and self._past[-1] == self.first
+
     def difference(self, urls: Iterable[str]) -> str:
         """Return which engines do not have the policy's version, as text; empty if all of them have it."""
-        now = self._past[-1]
-        if not self._held and now == self.first:  # the fast path: this runs twice per model call
+        if self.never_changed:
             return ""
+        now = self.now
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
         if not wrong:
             return ""
@@ -203,6 +207,11 @@ UPDATING = "a weight update is running"
 RESYNCING = "a restarted engine is loading the policy's weights"
 
 
+@functools.lru_cache(maxsize=16)
+def _version_headers(version: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ((VERSION_HEADER, version.encode("latin-1", "replace")),)
+
+
 class Gate:
     """The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
 
@@ -252,12 +261,11 @@ class Gate:
         """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
         call, because a repeated one is already behind the gate.
         """
+        return self._updated() if UPDATING in self._reasons else None
 
-        async def updated() -> None:
-            while UPDATING in self._reasons:
-                await self._opened.wait()
-
-        return updated() if UPDATING in self._reasons else None
+    async def _updated(self) -> None:
+        while UPDATING in self._reasons:
+            await self._opened.wait()
 
     def guarded(self, handler: Handler) -> Handler:
         @functools.wraps(handler)
@@ -281,7 +289,7 @@ class Gate:
     def with_version(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
         """Return the response with headers that contain the policy version."""
         now = self._versions.now
-        headers: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
+        headers = _version_headers(now)
         if started and started != now:
             headers += ((START_VERSION_HEADER, started.encode("latin-1", "replace")),)
         if isinstance(reply, bytes):
@@ -306,6 +314,8 @@ class Gate:
         self.check()
 
     def _needs_check(self) -> bool:
+        if not self._reasons and self._versions.never_changed:  # as in most runs; this is called twice per model call
+            return False
         return bool(self._reasons or self._versions.difference(self._urls()))
 
     async def _wait(self) -> None:

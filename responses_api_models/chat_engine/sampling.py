@@ -68,7 +68,8 @@ def _record(params: Json, grammars: list[str], values: Json) -> SamplingRecord:
     if "top_k" in changed and numbers["top_k"] == 0:
         changed.remove("top_k")
     recorded = {key: value for key, value in numbers.items() if key in PLAIN or key in changed or key == "seed"}
-    others = {name: value for name in (*_OTHERS, *_ELSEWHERE) if (value := _without_transfers(params.get(name)))}
+    given = [name for name in (*_OTHERS, *_ELSEWHERE) if params.get(name)]
+    others = {name: value for name in given if (value := _without_transfers(params[name]))}
     constraints = {name: _shown(value) for name, value in {**values, **others}.items()}
     record: Json = {
         **recorded,

@@ -110,10 +110,10 @@ class GenerateBackend:
         request["sampling_params"] = params
         request["token_ids"] = ids
         sent = orjson.dumps(request)
-        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, request_context)
+        path = "/../inference/v1/generate"
+        answer, log_probs = await self._upstream.post(path, sent, _read_generated, request_context)
         choice = answer["choices"][0]
-        generated, entries = choice["token_ids"], choice["logprobs"]["content"]
-        log_probs = [entry["logprob"] for entry in entries]
+        generated = choice["token_ids"]
         if not texts:
             choice["logprobs"] = None
         completion = await self.read(answer, ids, body, request_context)
@@ -154,13 +154,16 @@ class GenerateBackend:
         return completion
 
 
-def _read_generated(body: bytes) -> Json:
-    """Parse a generate response. Raises Failure malformed_answer if it contains no tokens or unexpected logprobs."""
+def _read_generated(body: bytes) -> tuple[Json, list[Any]]:
+    """Parse a generate response; return it and the log-probability of each token.
+
+    Raises Failure malformed_answer if it contains no tokens or unexpected logprobs.
+    """
     answer = json_object(body)
-    entries = logprobs_of(answer, "content")
-    if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):
-        raise malformed("has malformed logprobs", answer)
-    return answer
+    try:
+        return answer, [entry["logprob"] for entry in logprobs_of(answer, "content")]
+    except (KeyError, TypeError):
+        raise malformed("has malformed logprobs", answer) from None
 
 
 def _read_ids(body: bytes) -> Json:

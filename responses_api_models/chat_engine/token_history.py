@@ -397,7 +397,8 @@ def _essence(message: Json) -> list[Any]:
             # The content may contain reasoning, which has no end tag if it was truncated.
             content = content.rpartition("</think>")[2].partition("<think>")[0]
         content = content.strip()
-    return [message.get("role"), content, [_normalized_call(call) for call in message.get("tool_calls") or ()]]
+    calls = message.get("tool_calls")
+    return [message.get("role"), content, [_normalized_call(call) for call in calls] if calls else []]
 
 
 def _normalized_call(call: Any) -> Any:

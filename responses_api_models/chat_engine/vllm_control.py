@@ -482,7 +482,7 @@ class TrainerApi(VllmControl):
         self._weights = WeightUpdates(
             self._engines, self._loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
-        upstream.engine_model = lambda: self.versions.engine_model
+        upstream.engine_model = self.versions.engine_model
         upstream.blocked = self._gate.update
         self._watching: asyncio.Task[None] | None = None
         self.started_with = self._loader.started_with
@@ -707,7 +707,7 @@ class EngineLogProbs:
             return {"ids": [*start, *generated], "log_probs": log_probs}
 
     async def _ask(self, url: str, prompt: list[int], own: Json) -> EngineReply:
-        model = self._versions.engine_model or self._model
+        model = self._versions.engine_model() or self._model
         body = {"model": model, "prompt": prompt, "temperature": 1.0, **own}
         reply = await self._engines.request(url, "POST", "/v1/completions", orjson.dumps(body))
         if reply.answered and 400 <= reply.status < 500:

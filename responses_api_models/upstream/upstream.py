@@ -29,7 +29,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Self, TypeVar
 
@@ -43,12 +43,13 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse, SentHeaders
+from rollyard.services.http.request import Headers, HttpResponse, RawRequest, RawResponse, SentHeaders
 from rollyard.services.http.transport import Transport
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
 
 T = TypeVar("T")
+ForwardedHeaders = tuple[tuple[str, str], ...]
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Upstream:
         own = self._headers
 
         @lru_cache(maxsize=1 << 14)
-        def with_own(headers: tuple[tuple[str, str], ...]) -> SentHeaders:
+        def with_own(headers: ForwardedHeaders) -> SentHeaders:
             return SentHeaders({**dict(headers), **own})
 
         self._with_own = with_own
@@ -110,19 +111,24 @@ class Upstream:
 
         `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
-        request_context = request_context or RequestContext({})
+        request_context = request_context or RequestContext()
+        headers = self._with_own(request_context.headers)
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
             if (waiting := self.blocked()) is not None:
                 await _wait(waiting, timeout_s)
             sent, named = self._addressed(body)
-            answer = await self._transport.send(
-                "POST", target + request_context.query, sent, self._request_headers(request_context), timeout_s
-            )
+            answer = await self._transport.send("POST", target + request_context.query, sent, headers, timeout_s)
             if not answer.succeeded:
                 raise self._failure(answer, target)
-            value = self._read(answer.body, read)
+            try:
+                value = read(answer.body)
+            except Failure:
+                # If an endpoint echoes its request, the excerpt would contain the key.
+                if (shown := self._without_key(answer.body)) != answer.body:
+                    read(shown)
+                raise
             self._check_model(answer.body, endpoint, named)
             request_context.record_response(answer)
             return value
@@ -140,7 +146,7 @@ class Upstream:
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
-            headers = {**self._request_headers(request_context), "accept": "text/event-stream"}
+            headers = {**self._with_own(request_context.headers), "accept": "text/event-stream"}
             if (waiting := self.blocked()) is not None:
                 await _wait(waiting, timeout_s)
             sent, named = self._addressed(body)
@@ -220,18 +226,6 @@ class Upstream:
             except Failure:
                 endpoint.fail(path, started)
                 raise
-
-    def _request_headers(self, request_context: RequestContext) -> SentHeaders:
-        return self._with_own(tuple(request_context.headers.items()))
-
-    def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
-        try:
-            return read(body)
-        except Failure:
-            # If an endpoint echoes its request, the excerpt would contain the key.
-            if (shown := self._without_key(body)) != body:
-                read(shown)
-            raise
 
     def _failure(self, answer: HttpResponse, endpoint: str) -> Failure:
         shown = HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
@@ -348,6 +342,7 @@ def _is_header(name: str, value: str) -> bool:
     return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
 
 
+@lru_cache(maxsize=1024)
 def joined(url: str, path: str) -> str:
     """Return the URL of `path`; a path that starts with `/../` is relative to the parent of the API's `/v1`."""
     return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
@@ -367,7 +362,7 @@ class RequestContext:
     the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
     """
 
-    def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
+    def __init__(self, headers: ForwardedHeaders = (), affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
         self.affinity = affinity
         self.query = query
@@ -377,11 +372,8 @@ class RequestContext:
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        headers = _forwarded(tuple(call.headers.items()))
-        affinity = None
-        if episode := headers.get(EPISODE_HEADER):
-            affinity = Affinity(episode)
-        elif isinstance(cache_key, str) and cache_key:
+        headers, affinity = _forwarded(tuple(call.headers.items()))
+        if affinity is None and isinstance(cache_key, str) and cache_key:
             affinity = Affinity(cache_key, binding=False)
         return cls(headers, affinity, _forwarded_query(call.query) if call.query else "")
 
@@ -390,7 +382,14 @@ class RequestContext:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        self.answer_headers = _returned(tuple(answer.headers.items()), answer.cookies)
+        returned: Headers = []
+        for name, value in answer.headers.items():
+            if (sent := _returned_name(name)) and not _CONTROL.search(value):
+                returned.append((sent, _bytes(value)))
+        for cookie in answer.cookies:
+            if not _CONTROL.search(cookie):
+                returned.append((b"set-cookie", _bytes(cookie)))
+        self.answer_headers = tuple(returned)
 
     def answered(self, body: bytes) -> RawResponse:
         return RawResponse(body, headers=self.answer_headers)
@@ -400,10 +399,12 @@ class RequestContext:
 
 
 @lru_cache(maxsize=1 << 14)
-def _forwarded(headers: tuple[tuple[bytes, bytes], ...]) -> Mapping[str, str]:
-    """Return the headers of a call that its request to the endpoint gets too."""
+def _forwarded(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[ForwardedHeaders, Affinity | None]:
+    """Return the headers of a call that its request to the endpoint gets too, and the affinity of its episode."""
     decoded = ((name.decode("latin-1").lower(), value) for name, value in headers)
-    return {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
+    kept = {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
+    episode = kept.get(EPISODE_HEADER)
+    return tuple(kept.items()), Affinity(episode) if episode else None
 
 
 def _forwarded_query(query: bytes) -> str:
@@ -412,15 +413,11 @@ def _forwarded_query(query: bytes) -> str:
     return f"?{kept}" if kept else ""
 
 
-@lru_cache(maxsize=256)
-def _returned(headers: tuple[tuple[str, str], ...], cookies: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers of an endpoint's response that its caller gets too."""
-    kept = [
-        (name.lower().encode(), _bytes(value))
-        for name, value in headers
-        if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
-    ]
-    return (*kept, *((b"set-cookie", _bytes(cookie)) for cookie in cookies if _sendable("", cookie)))
+@lru_cache(maxsize=1024)
+def _returned_name(name: str) -> bytes:
+    """Return the name of a header of an endpoint's response as its caller gets it; empty if the caller does not."""
+    name = name.lower()
+    return name.encode() if name.isascii() and _passes(name, _OUT, _NOT_OUT) else b""
 
 
 def _bytes(value: str) -> bytes:
@@ -429,10 +426,6 @@ def _bytes(value: str) -> bytes:
         return value.encode("latin-1")
     except UnicodeEncodeError:
         return value.encode("utf-8", "surrogateescape")
-
-
-def _sendable(name: str, value: str) -> bool:
-    return name.isascii() and not _CONTROL.search(value)
 
 
 @lru_cache(maxsize=1024)

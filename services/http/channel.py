@@ -25,7 +25,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, MutableSet
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
@@ -388,6 +389,17 @@ class Shared(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A request that is not answered yet."""
+
+    task: asyncio.Task[None]
+    path: str
+    size: int
+    streams: bool = False
+    """Whether it is cancelled whatever its route: it waits for a stream."""
+
+
 class ServedChannel(FrameProtocol):
     def __init__(
         self, app: ChannelApp, shared: Shared, connections: MutableSet[Any], tasks: MutableSet[asyncio.Task[None]]
@@ -398,7 +410,7 @@ class ServedChannel(FrameProtocol):
         self._shared = shared
         self._connections = connections
         self._all_tasks = tasks
-        self._tasks: dict[int, tuple[asyncio.Task[None], bool]] = {}
+        self._tasks: dict[int, _Served] = {}
         self._unwanted: set[int] = set()
         self._stopping = False
 
@@ -436,25 +448,29 @@ class ServedChannel(FrameProtocol):
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)
         task = self._loop.create_task(self._serve(number, RawRequest(path, headers, body, query)))
-        self._tasks[number] = task, bool(self._app.is_cancellable(path))
+        self._tasks[number] = _Served(task, path, len(body))
         self._all_tasks.add(task)
-        task.add_done_callback(partial(self._end, number, len(body)))
 
-    def _end(self, number: int, size: int, task: asyncio.Task[None]) -> None:
-        self._shared.held_bytes -= size
+    def _end(self, number: int, served: _Served) -> None:
+        """Forget a request; idempotent."""
+        if self._tasks.get(number) is not served:
+            return
         del self._tasks[number]
+        self._shared.held_bytes -= served.size
         self._unwanted.discard(number)
-        self._all_tasks.discard(task)
+        self._all_tasks.discard(served.task)
         if self._stopping:
             self.shutdown()
 
     def _cancel(self, number: int) -> None:
         """End a request whose caller no longer waits, if its route allows it; otherwise drop its response."""
-        task, cancellable = self._tasks.get(number, (None, False))
-        if task is not None and number not in self._unwanted:
+        served = self._tasks.get(number)
+        if served is not None and number not in self._unwanted:
             self._unwanted.add(number)
-            if cancellable:
-                task.cancel()
+            if served.streams or self._app.is_cancellable(served.path):
+                # A task that is cancelled before its first step does not run `_serve`, which calls `_end`.
+                served.task.add_done_callback(lambda _: self._end(number, served))
+                served.task.cancel()
 
     async def _serve(self, number: int, call: RawRequest) -> None:
         try:
@@ -468,6 +484,8 @@ class ServedChannel(FrameProtocol):
         except Exception:
             log.exception("%s%s failed while it responded", self._shared.server, call.path)
             self.write(number, BROKEN)
+        finally:
+            self._end(number, self._tasks[number])
 
     async def _send(self, number: int, headers: Headers, response: RawResponse) -> None:
         """Write the response. Raises ValueError for a header that HTTP does not allow, InvalidResponse if too large."""
@@ -475,12 +493,16 @@ class ServedChannel(FrameProtocol):
         if response.stream is not None:
             if number in self._unwanted:
                 return
-            self._tasks[number] = self._tasks[number][0], True
+            self._tasks[number].streams = True
             body = await joined(response.stream)
-        head = header_lines(headers)
+        head = _response_lines(tuple(headers))
         if len(head) + len(body) > MAX_RESPONSE_BYTES:
             raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
         self.write(number, RESPONSE, response.status, head, body)
+
+
+_response_lines = lru_cache(maxsize=1024)(header_lines)
+"""Most responses of a server have the same headers."""
 
 
 @lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once

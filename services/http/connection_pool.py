@@ -13,7 +13,7 @@ import select
 import socket
 import time
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -89,7 +89,7 @@ class ConnectionPool:
         self._limits = limits
         self._lag = lag
         self._budget = CallbackBudget()
-        self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
+        self._idle: defaultdict[tuple[str, int], list[tuple[Connection, float]]] = defaultdict(list)
         """Connections with the time until which each may be used again."""
         self._max_open = max_open or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - RESERVED_FILES
         self._open: set[Connection] = set()
@@ -125,7 +125,7 @@ class ConnectionPool:
             timeout_s -= self._lag.now() - started
         keepalive_s = self._other_keepalive_s
         try:
-            response = await connection.exchange(head, body, timeout_s)
+            response = await connection.start(head, body, timeout_s)
             if echo is not None and echo[1] in response.headers:
                 if response.headers.get(REQUEST_HEADER) != echo[0]:
                     connection.abort()
@@ -146,8 +146,8 @@ class ConnectionPool:
         return Connection(self._open, self._limits, self._lag, self._budget)
 
     def _give_back(self, target: RequestTarget, connection: Connection, keepalive_s: float) -> None:
-        if connection.reusable:
-            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
+        if connection.end():
+            self._idle[target.peer].append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
 
@@ -172,7 +172,7 @@ class ConnectionPool:
 
     def _take_idle(self, target: RequestTarget) -> Connection | None:
         """Take the most recently used idle connection, which is the most likely to still be open."""
-        idle = self._idle.get((target.host, target.port))
+        idle = self._idle.get(target.peer)
         if not idle:
             return None
         now = time.monotonic()
@@ -206,6 +206,10 @@ class RequestTarget:
     """Value of the Host header."""
 
     @cached_property
+    def peer(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @cached_property
     def lines(self) -> bytes:
         """What follows the method in a request, up to the Host header."""
         return f"{self.request_target} HTTP/1.1\r\nHost: {self.host_header}\r\n".encode()
@@ -236,30 +240,31 @@ class Connection(asyncio.Protocol):
         self._readable = select.poll()
 
     @property
-    def reusable(self) -> bool:
-        """True if the request and the response are complete and the peer keeps the connection open."""
-        return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
-
-    @property
     def is_idle(self) -> bool:
         """True if the peer has neither closed the connection nor sent data since the last response."""
         return not self.closed and not self._readable.poll(0)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
-        """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
-        self._loop = asyncio.get_running_loop()
-        pending: asyncio.Future[HttpResponse] = self._loop.create_future()
-        self._pending = pending
+    def start(self, head: bytes, body: bytes, timeout_s: float) -> asyncio.Future[HttpResponse]:
+        """Send a request, and return the future of its response. The caller must call `end` afterwards.
+
+        Its exceptions are TimeoutError, InvalidResponse and ConnectionError.
+        """
+        self._pending = pending = self._loop.create_future()
         self._reader.reset()
         self._until = self._lag.now() + timeout_s
         if timeout_s < 2 * SWEEP_S:
             self._timer = self._loop.call_later(timeout_s, self._expire)
         self._transport.writelines((head, body))
-        try:
-            return await pending
-        finally:
+        return pending
+
+    def end(self) -> bool:
+        """End the exchange. Return whether another one may follow: the request and the response are complete, and the
+        peer keeps the connection open.
+        """
+        if self._timer is not None:
             self._stop_timer()
-            self._pending = None
+        self._pending = None
+        return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
 
     def start_timer(self, within_s: float) -> None:
         """Start the timer of the exchange if it is due within that time. `ConnectionPool` calls this regularly."""
@@ -269,9 +274,9 @@ class Connection(asyncio.Protocol):
                 self._timer = self._loop.call_later(max(left_s, 0.0), self._expire)
 
     def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
 
     def abort(self) -> None:
         self.closed = True
@@ -280,6 +285,7 @@ class Connection(asyncio.Protocol):
     # --- called by the event loop -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
         sock = transport.get_extra_info("socket")
         # A model's response may take minutes, and routers drop idle connections in that time.
@@ -317,7 +323,8 @@ class Connection(asyncio.Protocol):
     def _deliver(self) -> None:
         """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
         if self._reader.response is not None and self._pending is not None:
-            self._stop_timer()
+            if self._timer is not None:
+                self._stop_timer()
             self._budget.run(_settle, self._pending, self._reader.response)
 
     def _expire(self) -> None:
@@ -343,18 +350,20 @@ class ResponseReader:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
+        self._header_limit = limits.header_bytes
         self._parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
         # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+        self._clear()
         self.reset()
 
     def reset(self) -> None:
+        """Prepare for another response, after a complete one."""
         self.response: HttpResponse | None = None
         self.reusable = False
         self._interim = 0
         self._header_bytes = 0
         self._unparsed_bytes = 0
-        self._clear()
 
     def feed(self, data: bytes) -> None:
         self._unparsed_bytes += len(data)
@@ -369,8 +378,8 @@ class ResponseReader:
             raise InvalidResponse(f"the response is not HTTP: {error}") from None
         except httptools.HttpParserUpgrade:
             raise InvalidResponse("the peer switched to a different protocol") from None
-        if self._unparsed_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
+        if self._unparsed_bytes > self._header_limit:
+            raise InvalidResponse(f"a header line is longer than {self._header_limit} bytes")
 
     def finish(self) -> None:
         """Handle the end of the connection: it completes a response without a length, and breaks any other."""
@@ -388,16 +397,15 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._unparsed_bytes = 0
         self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
-        if self._in_body:  # trailers do not affect how the response is parsed
-            return
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
-        if len(self._headers) > self._limits.headers:
-            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
+        if self._header_bytes > self._header_limit:
+            raise InvalidResponse(f"the response headers are larger than {self._header_limit} bytes")
+        if not self._in_body:  # trailers do not affect how the response is parsed
+            self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         self._unparsed_bytes = 0
+        if len(self._headers) > self._limits.headers:
+            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
         lengths, encodings = set(), set()
         for name, value in self._headers:
             lowered = name.lower()

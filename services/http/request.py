@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -124,7 +124,7 @@ async def joined(stream: AsyncIterator[bytes]) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-def header_lines(headers: Headers) -> bytes:
+def header_lines(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     """Return the header lines of a response. Raises ValueError if one contains a line break."""
     lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
     if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:

@@ -164,13 +164,13 @@ class HttpTransport:
     async def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
     ) -> HttpResponse:
-        self._lag.start()
         try:
             proxy = self._proxies.of_address(_parse_url(url)) if self._proxies.by_scheme else None
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
                 if channel and method == "POST":
                     return await self._send_in_run(target, body, headers, timeout_s)
                 return await self._pool.send(method, target, body, headers, timeout_s, self._echo(headers))
+            self._lag.start()
             return await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
         except Exception as error:
             if failure := self._failure(error, url, timeout_s):

@@ -110,11 +110,11 @@ async def test_an_episode_is_forgotten_a_while_after_its_last_answer_but_never_w
     recent.finish(call(request(A), "ended"))
     now = 10 * SILENT_S
     recent.read(call(request(A), "new"))
-    assert list(recent._requests) == ["new", "waits"]
+    assert list(recent._requests) == [b"new", b"waits"]
     recent.finish(call(request(A), "waits"))
     now += SILENT_S - 1
     recent.read(call(request(A), "new"))
-    assert "waits" in recent._requests
+    assert b"waits" in recent._requests
     now += 2
     recent.read(call(request(A), "new"))
-    assert list(recent._requests) == ["new"]
+    assert list(recent._requests) == [b"new"]

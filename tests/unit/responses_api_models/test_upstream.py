@@ -579,7 +579,7 @@ async def test_informative_headers_and_cookies_of_the_engine_are_returned_and_th
 
 @pytest.mark.parametrize("value", ["na\u00efve", "\U0001f600", "\udcfc", "a\x01b"], ids=ascii)
 def test_no_header_value_of_an_endpoint_causes_an_error(value: str) -> None:
-    request_context = RequestContext({})
+    request_context = RequestContext()
     request_context.record_response(HttpResponse(200, {"x-note": value, "x-fine": "1"}, b"", (f"a={value}",)))
     assert (b"x-fine", b"1") in request_context.answer_headers
     assert not any(b"\x01" in sent for _, sent in request_context.answer_headers)

@@ -11,7 +11,15 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Keys
-from rollyard.services.http.channel import FRAME, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, REQUEST, Channel, FrameReader
+from rollyard.services.http.channel import (
+    FRAME,
+    MAX_REQUEST_BYTES,
+    MAX_RESPONSE_BYTES,
+    REQUEST,
+    Channel,
+    FrameReader,
+    ServedChannel,
+)
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.connection_pool import PER_ITERATION, InvalidResponse
 from rollyard.services.http.listener import ListenerLimits, bind
@@ -349,7 +357,18 @@ async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> N
             call.cancel()
         await asyncio.wait(calls)
         await channel.send("/echo", headers, b"after them", WAIT_S)
-        await until(lambda: hosted.server.in_flight == 0)
+        await until(lambda: hosted.server.in_flight == 0 and hosted._connections.held_bytes == 0)
+
+
+async def test_a_connection_that_ends_before_a_request_begins_frees_its_bytes() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        await opened(transport, client_of({"env": [hosted.url]}, transport))
+        [channel] = [one for one in hosted._listener.server_state.connections if isinstance(one, ServedChannel)]
+        channel.on_frame(99, REQUEST, 0, b"/wait\r\n\r\n", b"{}")
+        assert hosted._connections.held_bytes == 2
+        channel.connection_lost(None)  # its task has not run yet
+        await until(lambda: hosted._connections.held_bytes == 0)
+        assert not hosted._listener.server_state.tasks
 
 
 async def test_a_stream_does_not_begin_if_its_caller_no_longer_waits() -> None:
