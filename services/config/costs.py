@@ -19,6 +19,8 @@ class Costs(BaseModel):
 
     episode_ms: float = Field(ge=0)
     turn_ms: float = Field(ge=0)
+    wake_ms: float = Field(default=0.0, ge=0)
+    """CPU per turn to wake up for its requests, if the process sleeps when they arrive. Older files have none."""
     kb_ms: float = Field(ge=0)
     """CPU per kB that is sent to the model: each call sends the whole conversation."""
     base_mb: float = Field(ge=0)
@@ -30,9 +32,12 @@ class Costs(BaseModel):
     files: float = Field(ge=0)
     """Open files per episode in flight."""
 
-    def cpu_ms(self, turns: int, sent_kb: float) -> float:
-        """Return the CPU time of an episode. `sent_kb`: what the model gets in all its calls."""
-        return self.episode_ms + turns * self.turn_ms + sent_kb * self.kb_ms
+    def cpu_ms(self, turns: int, sent_kb: float, idle: float = 0.0) -> float:
+        """Return the CPU time of an episode.
+
+        `sent_kb`: what the model gets in all its calls; `idle`: the share of time in which the process sleeps.
+        """
+        return self.episode_ms + turns * (self.turn_ms + idle * self.wake_ms) + sent_kb * self.kb_ms
 
 
 class Measured(BaseModel):
