@@ -47,7 +47,7 @@ from rollyard.cli.capacity import (
 from rollyard.cli.options import read_options
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, refuse
-from rollyard.services.config.costs import MEASURED, Costs, Measured
+from rollyard.services.config.costs import MEASURED, TOGETHER_S, Costs, Measured
 
 KINDS = {"agent": "agent", "model": "model server", "environment": "environment", "collector": "collector"}
 """Name of a process -> what the tables call it."""
@@ -272,6 +272,7 @@ class Found:
     """Everything that was measured."""
 
     replicas: Sequence[Point]
+    """The costs are also calculated from the first, whose processes are the busiest."""
     in_flight: Sequence[Point]
     rounds: Sequence[Sequence[Point]]
     """The points of `Effort.costs`, several times."""
@@ -281,7 +282,7 @@ class Found:
         return Measured(measured=host(), **{kind: self._costs(kind) for kind in KINDS})
 
     def _costs(self, kind: str) -> Costs:
-        points = [point for one in self.rounds for point in one]
+        points = [*self.replicas[:1], *(point for one in self.rounds for point in one)]
         episode_ms, turn_ms, wake_ms, kb_ms = fitted([_terms(point, kind) for point in points])
         per_process = [point.play.parallel / point.processes(kind) for point in self.in_flight]
         memory = [point.memory_mb[kind] / point.processes(kind) for point in self.in_flight]
@@ -305,9 +306,9 @@ class Found:
 
 def _terms(point: Point, kind: str) -> list[float]:
     """Return by what each cost of an episode is multiplied, as shares of the CPU per episode that was measured."""
-    idle = max(1 - point.ms[kind] * point.rate / 1000 / point.processes(kind), 0.0)
+    woken = 1 / (1 + point.rate / point.processes(kind) * TOGETHER_S)
     turns, measured_ms = point.play.turns, point.ms[kind] * point.play.turns
-    return [term / measured_ms for term in (1.0, turns, turns * idle, point.load.sent_kb)]
+    return [term / measured_ms for term in (1.0, turns, turns * woken, point.load.sent_kb)]
 
 
 def fitted(rows: Sequence[Sequence[float]]) -> list[float]:

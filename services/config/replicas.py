@@ -17,7 +17,7 @@ TURNS, SENT_KB = 6, 12.0
 """The episode for whose costs the cores are shared out: that of benchmarks/scale.py, in which calls are short."""
 
 
-def with_replicas(config: RunConfig, here: Container[str], cores: float | None) -> RunConfig:
+def with_replicas(config: RunConfig, here: Container[str], cores: float | None, costs: Path = MEASURED) -> RunConfig:
     """Return the config with the number of processes that `replicas: auto` stands for, and a note for each such server.
 
     The cores are shared out among the servers that start `here` by what a turn costs in each family, without an
@@ -28,7 +28,7 @@ def with_replicas(config: RunConfig, here: Container[str], cores: float | None) 
     if not any(spec.is_auto for spec in sharing):
         return config
     count = Counter(spec.family for spec in sharing)
-    measured = read_costs(MEASURED)
+    measured = read_costs(costs)
     kinds = {
         "responses_api_models": measured.model,
         "agents": measured.agent,

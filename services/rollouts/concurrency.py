@@ -3,12 +3,13 @@
 The throughput of model calls is measured at one limit after another. The limit doubles until this no longer raises the
 throughput, then approaches the highest one that is worth it and stays there. Now and then a step up is tried again, and
 a step down if the throughput has fallen; both must be better than a fresh measurement, because the speed of a host
-changes meanwhile. Four things end a step early:
+changes meanwhile. While engines report that they have room, no limit below UNMEASURED is measured, and none below the
+best one is tried. Four things end a step early:
 
     overload         rejected calls (429, 503), timeouts and preemptions: back to the last good limit, or to 0.7 of
                      this one
-    crowding         many more calls are in flight than a higher limit explains, or few finish: back to the last good
-                     limit, and below it until these calls have ended
+    crowding         many more calls are in flight than a higher limit explains, or few finish, and no engine reports
+                     room: back to the last good limit, and below it until these calls have ended
     saturation       engines report a queue or a full KV cache: the limit is lowered by the calls that only wait
     bounds           open files, memory, and the number of rollouts that are left
 
@@ -32,6 +33,12 @@ from rollyard.services.http.client import ServerClient
 
 START = 16
 """The first limit. Starting too low costs seconds, too high a queue that takes an episode to drain."""
+UNMEASURED = 64
+"""The first limit that is measured with engines that have room. At lower ones, a comparison would take more calls than
+are lost by being too high."""
+FREE = 0.5
+"""Engines have room if they run most calls at once, in less than this share of their KV cache: then, fewer calls are no
+better, and calls that take long do so for other reasons."""
 CUT = 0.7
 FINEST = 1.05
 """The search ends if the lowest limit that is not worth it is less than this factor above the best one."""
@@ -108,6 +115,8 @@ class Concurrency:
         """A limit that seems better than the best one, which is measured again."""
         self._tries_lower = True
         """Whether it is unknown if a lower limit is better."""
+        self._has_room = False
+        """Whether engines report that they have room."""
         self._drains = False
         """Whether an engine that was crowded is still to recover."""
         self._step = LEAP
@@ -135,7 +144,7 @@ class Concurrency:
 
     def update(self, now: float, load: ModelLoad, in_flight: int, free_memory: float = 1.0) -> int:
         """Take one sample and return the limit. `in_flight`: rollouts in flight; `free_memory`: share of the host's."""
-        self._now, self._bound = now, self._most
+        self._now, self._bound, self._has_room = now, self._most, _has_room(load)
         if free_memory < ENOUGH_MEMORY:
             self._bound = self.limit if free_memory > LITTLE_MEMORY else max(1, self.limit * 9 // 10)
         if self.limit > self._bound:
@@ -175,7 +184,10 @@ class Concurrency:
             if self.limit == self._target:
                 self._moved_at = None
         elif calls >= self.limit:
-            self._window = _Window(self._now, load)
+            if best is None and self.limit < UNMEASURED and self._has_room:
+                self._move(min(2 * self.limit, UNMEASURED))
+            if self._target == self.limit:
+                self._window = _Window(self._now, load)
 
     def _add(self, window: _Window, load: ModelLoad) -> None:
         window.samples += 1
@@ -211,6 +223,8 @@ class Concurrency:
 
     def _is_too_much(self, best: Measured, in_flight: int, calls: int) -> bool:
         """Return whether a higher limit need not be measured: calls take twice as long, or only half as many finish."""
+        if self._has_room:
+            return False
         expected = best.in_flight * self._target / best.limit
         if in_flight > CROWDED * expected + 4 * math.sqrt(expected) + 4:
             return True
@@ -313,7 +327,7 @@ class Concurrency:
             else:
                 self.why = "open files and memory allow no more"
                 self._hold(limit)
-        elif below is None and limit > 1 and self._tries_lower:
+        elif below is None and limit > 1 and self._tries_lower and not self._has_room:
             self._move(limit // 2)
         else:
             finest = STEP + 0.05 if self._is_retry else FINEST
@@ -354,6 +368,11 @@ class Concurrency:
 def _needed(before: int, now: int) -> float:
     """Return the throughput that makes the limit `now` better than `before`, as a multiple of that at `before`."""
     return (now / before) ** ELASTICITY if now > before else BETTER
+
+
+def _has_room(load: ModelLoad) -> bool:
+    engine = load.engine
+    return engine is not None and 2 * engine.waiting <= engine.running and engine.kv_cache_usage < FREE
 
 
 def _overloads(load: ModelLoad) -> int:

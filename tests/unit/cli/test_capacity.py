@@ -67,8 +67,7 @@ def test_a_busy_process_uses_less_cpu_per_turn_than_one_that_wakes_up_for_each()
     few, many = (capacity(LOAD, Hosts(replicas=replicas), COSTS) for replicas in (1, 32))
     assert many.cores > few.cores
     need = many.needs["agent"]
-    idle = 1 - need.cores / need.processes
-    expected = many.episodes_per_s * AGENT.cpu_ms(LOAD.turns, LOAD.sent_kb, idle) / 1000
+    expected = many.episodes_per_s * AGENT.cpu_ms(LOAD.turns, LOAD.sent_kb, many.turns_per_s / 32) / 1000
     assert need.processes == 32 and need.cores == pytest.approx(expected)
 
 
