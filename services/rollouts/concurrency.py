@@ -10,7 +10,8 @@ best one is tried. Four things end a step early:
                      this one
     crowding         many more calls are in flight than a higher limit explains, or few finish, and no engine reports
                      room: back to the last good limit, and below it until these calls have ended
-    saturation       engines report a queue or a full KV cache: the limit is lowered by the calls that only wait
+    saturation       engines report a queue, while they run as many calls as ever, or a full KV cache: the limit is
+                     lowered by the calls that only wait
     bounds           open files, memory, and the number of rollouts that are left
 
 A measurement begins after every rollout has made a call at the new limit, and takes another one of each or more, until
@@ -36,9 +37,10 @@ START = 16
 UNMEASURED = 64
 """The first limit that is measured with engines that have room. At lower ones, a comparison would take more calls than
 are lost by being too high."""
-FREE = 0.5
-"""Engines have room if they run most calls at once, in less than this share of their KV cache: then, fewer calls are no
-better, and calls that take long do so for other reasons."""
+FREE, PEAK = 0.5, 0.8
+"""Engines have room with less than the first share of their KV cache in use, unless calls wait while more than the
+second share of the most that ever ran are running: calls also wait for the next step of an engine that could run more.
+With room, fewer calls are no better, and those that take long do so for other reasons."""
 CUT = 0.7
 FINEST = 1.05
 """The search ends if the lowest limit that is not worth it is less than this factor above the best one."""
@@ -117,6 +119,7 @@ class Concurrency:
         """Whether it is unknown if a lower limit is better."""
         self._has_room = False
         """Whether engines report that they have room."""
+        self._most_running = 0
         self._drains = False
         """Whether an engine that was crowded is still to recover."""
         self._step = LEAP
@@ -144,7 +147,11 @@ class Concurrency:
 
     def update(self, now: float, load: ModelLoad, in_flight: int, free_memory: float = 1.0) -> int:
         """Take one sample and return the limit. `in_flight`: rollouts in flight; `free_memory`: share of the host's."""
-        self._now, self._bound, self._has_room = now, self._most, _has_room(load)
+        self._now, self._bound = now, self._most
+        if (engine := load.engine) is not None:
+            self._most_running = max(self._most_running, engine.running)
+            queued = 2 * engine.waiting > engine.running > PEAK * self._most_running
+            self._has_room = engine.kv_cache_usage < FREE and not queued
         if free_memory < ENOUGH_MEMORY:
             self._bound = self.limit if free_memory > LITTLE_MEMORY else max(1, self.limit * 9 // 10)
         if self.limit > self._bound:
@@ -274,7 +281,8 @@ class Concurrency:
             best = None
         running, waiting = window.running / window.samples, window.waiting / window.samples
         kv_cache_usage = window.kv_cache_usage / window.samples
-        if waiting > QUEUE * running + 1:
+        is_full = running > PEAK * self._most_running or kv_cache_usage > FREE
+        if is_full and waiting > QUEUE * running + 1:
             calls = min(measured.in_flight, limit)
             excess = calls * (waiting - QUEUE * running) / (running + waiting)
             self.why = f"at {limit}, the engines ran {running:.0f} calls and {waiting:.0f} waited"
@@ -368,11 +376,6 @@ class Concurrency:
 def _needed(before: int, now: int) -> float:
     """Return the throughput that makes the limit `now` better than `before`, as a multiple of that at `before`."""
     return (now / before) ** ELASTICITY if now > before else BETTER
-
-
-def _has_room(load: ModelLoad) -> bool:
-    engine = load.engine
-    return engine is not None and 2 * engine.waiting <= engine.running and engine.kv_cache_usage < FREE
 
 
 def _overloads(load: ModelLoad) -> int:

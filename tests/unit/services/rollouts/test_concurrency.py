@@ -286,6 +286,17 @@ def test_a_host_whose_speed_varies_does_not_lower_the_limit_of_an_engine_that_ha
     assert limits.index(64) < 30 and min(limits[limits.index(64) :]) > 0.8 * 64
 
 
+def test_calls_that_wait_for_the_next_step_of_an_engine_with_room_do_not_stop_the_growth() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        limit = controller.limit
+        running, waiting = (limit, 0) if second % 2 else (limit // 8, limit // 2)
+        engine = EngineLoad(running=running, waiting=waiting, kv_cache_usage=0.1)
+        load = ModelLoad(finished=limit * second, seconds=limit * second, in_flight=limit // 2, engine=engine)
+        controller.update(second, load, limit)
+    assert controller.limit > 64
+
+
 def test_a_full_kv_cache_stops_the_growth() -> None:
     controller = Concurrency(4096)
     for second in range(60):
