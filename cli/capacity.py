@@ -5,7 +5,7 @@ measures the costs in them, and compares what they predict with what it measured
 
     conversation of call k   = prompt + k * turn                        bytes, k = 0 ... turns - 1
     sent                     = sum of the conversations of all calls    bytes per episode
-    CPU per episode          = episode_ms + turns * (turn_ms + wake_ms / (1 + turns/s of the process * 1 ms))
+    CPU per episode          = episode_ms + turns * (turn_ms + wake_ms / (1 + turns/s of the process * 3 ms))
                                + sent * kb_ms; an environment's own CPU is added
     duration of a turn       = model latency + environment CPU + CPU per turn of all kinds
     turns/s                  = episodes in flight / duration of a turn

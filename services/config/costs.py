@@ -11,7 +11,7 @@ from rollyard.records.errors import OperatorError
 
 MEASURED = Path(__file__).with_name("costs.json")
 """The costs that are used unless others are given; `make scale` measures them."""
-TOGETHER_S = 0.001
+TOGETHER_S = 0.003
 """Requests that reach a process within this time of each other share a wake-up."""
 
 
