@@ -25,7 +25,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts scale scale-hosts \
+    mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
@@ -253,6 +253,9 @@ bench-nemo-gym: $(DEV) $(NEMO_GYM07)/.ready  ## measure beside NeMo Gym 0.7, in 
 bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
 	$(BIN)/python -m benchmarks.verdict_rates --write docs/evidence/verdicts.md
+
+bench-vllm: $(VLLM)/.ready  ## compare --concurrency auto with numbers set by hand, on vLLM on the CPU
+	$(VLLM)/bin/python -m tests.external.vllm.concurrency
 
 scale: $(DEV)  ## measure up to 10,000 episodes in flight; rewrites tables of docs/scale.md and the costs of ng_capacity
 	$(BIN)/python -m benchmarks.scale --write docs/scale.md

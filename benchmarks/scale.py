@@ -1,8 +1,9 @@
 """Throughput, CPU, memory and files from 64 to 10,000 episodes in flight, and with 1, 2 and 4 processes per server.
 
-The environment has one empty tool; the model endpoint has almost no CPU cost and a fixed latency. Rates and CPU are
-those between 20 % and 80 % of all turns. It also measures the costs from which `ng_capacity` calculates, and compares
-what they predict with points that were measured. `--write docs/scale.md` updates the tables of that page and
+The environment has one empty tool; the model endpoint has almost no CPU cost, and a latency that differs by up to half.
+Rates and CPU are those between 20 % and 80 % of all turns. It also measures the costs from which `ng_capacity`
+calculates, and compares what they predict with points that were measured in turn with them, but from which they were
+not calculated. `--write docs/scale.md` updates the tables of that page and
 `services/config/costs.json`; `--costs FILE` writes only the costs, for hosts of your own.
 """
 
@@ -15,9 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from statistics import linear_regression
+from statistics import linear_regression, mean
 
+import numpy as np
 import orjson
 
 from benchmarks import workloads
@@ -44,12 +47,15 @@ from rollyard.cli.capacity import (
 from rollyard.cli.options import read_options
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, refuse
-from rollyard.services.config.costs import MEASURED, Costs, Measured
+from rollyard.services.config.costs import MEASURED, TOGETHER_S, Costs, Measured
 
 KINDS = {"agent": "agent", "model": "model server", "environment": "environment", "collector": "collector"}
 """Name of a process -> what the tables call it."""
 TURNS, LONG_TURNS = 6, 24
 LONG_KB = 32
+SPREAD = 0.5
+"""By what share the model's latency differs at most. With one latency, all episodes call the model at the same time, in
+bursts during which the servers never sleep."""
 BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
 EXAMPLE_BEGIN, EXAMPLE_END = "<!-- example: begin -->", "<!-- example: end -->"
 WITHIN = 0.15
@@ -105,6 +111,9 @@ class Point:
     def total_ms(self) -> float:
         return sum(self.ms.values())
 
+    def processes(self, kind: str) -> int:
+        return 1 if kind == "collector" else self.play.replicas
+
     @property
     def load(self) -> Load:
         return Load(
@@ -122,19 +131,27 @@ class Point:
 class Effort:
     """How much to measure."""
 
-    seconds: float = 20.0
+    seconds: float = 10.0
     """Duration of a point at the ideal rate; at least two episodes are played in each slot."""
     latencies: Sequence[float] = (0.2, 2.0)
     in_flight: Sequence[int] = (64, 512, 4096, 10_000)
     replicas: Sequence[int] = (1, 2, 4)
     replicas_in_flight: int = 512
-    cost: Play = Play(1024, 1.0, replicas=1)
-    rounds: int = 2
-    """Measurements of what only the CPU limits; the one with the least CPU counts."""
+    costs: Sequence[Play] = (
+        Play(1024, 1.0, replicas=1),
+        Play(1024, 1.0, kb=LONG_KB, replicas=1),
+        Play(256, 0.25, turns=LONG_TURNS, replicas=1),
+        Play(1280, 0.5, replicas=1),
+        Play(512, 1.0),
+    )
+    """Of these, the second has a large prompt, the third many turns, and processes of the others are more or less busy.
+    The memory of a conversation is that by which the first two differ."""
     checks: Sequence[Play] = (Play(512, 0.5, replicas=1), Play(1024, 1.0, turns=12, kb=16), Play(2048, 2.0, turns=10))
+    rounds: int = 2
+    """Measurements of `costs` and `checks`, in turn, so that all have the same share of what else the host does."""
 
 
-QUICK = Effort(1.0, (0.1,), (32, 64), (), 32, Play(32, 0.1, replicas=1), 1, ())
+QUICK = Effort(1.0, (0.1,), (32, 64), (), 32, (Play(32, 0.1, replicas=1), Play(32, 0.1, kb=LONG_KB, replicas=1)), (), 1)
 """Most of it would be starts of servers, so that points of other tables are shown where there are none."""
 
 
@@ -171,7 +188,7 @@ def playing(play: Play) -> Iterator[tuple[Run, ModelEndpoint]]:
     """Start an endpoint and a stack, and let them play."""
     with (
         tempfile.TemporaryDirectory() as temporary,
-        model_endpoint(latency_ms=1000 * play.latency_s, turns=play.turns) as script,
+        model_endpoint("--spread", str(SPREAD), latency_ms=1000 * play.latency_s, turns=play.turns) as script,
     ):
         folder = Path(temporary)
         config: Config = workloads.game(script.url, "trivial", replicas=play.replicas, max_steps=2 * play.turns)
@@ -255,35 +272,29 @@ class Found:
     """Everything that was measured."""
 
     replicas: Sequence[Point]
+    """The costs are also calculated from the first, whose processes are the busiest."""
     in_flight: Sequence[Point]
-    short: Point
-    long: Point
-    large: Point
-    """Many turns; a large prompt."""
+    rounds: Sequence[Sequence[Point]]
+    """The points of `Effort.costs`, several times."""
     checks: Sequence[Point]
 
     def costs(self) -> Measured:
         return Measured(measured=host(), **{kind: self._costs(kind) for kind in KINDS})
 
     def _costs(self, kind: str) -> Costs:
-        """Solve for the costs of a kind: the three points differ in turns, and in bytes."""
-        short, long, large = (point.ms[kind] * point.play.turns for point in (self.short, self.long, self.large))
-        sent = [point.load.sent_kb for point in (self.short, self.long, self.large)]
-        kb_ms = max((large - short) / (sent[2] - sent[0]), 0.0)
-        more = self.long.play.turns - self.short.play.turns
-        turn_ms = max((long - short - kb_ms * (sent[1] - sent[0])) / more, 0.0)
-        episode_ms = max(short - turn_ms * self.short.play.turns - kb_ms * sent[0], 0.0)
-        per_process = [point.play.parallel / self._processes(point, kind) for point in self.in_flight]
-        memory = [point.memory_mb[kind] / self._processes(point, kind) for point in self.in_flight]
+        points = [*self.replicas[:1], *(point for one in self.rounds for point in one)]
+        episode_ms, turn_ms, wake_ms, kb_ms = fitted([_terms(point, kind) for point in points])
+        per_process = [point.play.parallel / point.processes(kind) for point in self.in_flight]
+        memory = [point.memory_mb[kind] / point.processes(kind) for point in self.in_flight]
         slope_mb, base_mb = linear_regression(per_process, memory)
-        larger_kb = self.large.load.conversation_kb - self.short.load.conversation_kb
-        grown_mb = self.large.memory_mb[kind] - self.short.memory_mb[kind]
-        copies = max(1000 * grown_mb / self.short.play.parallel / larger_kb, 0.0)
+        grown = [_growth(one[0], one[1], kind) for one in self.rounds]
+        copies = max(mean(grown), 0.0)
         usual = self.in_flight[0].load.conversation_kb
         files = [point.files[kind] - IDLE_FILES for point in self.in_flight]
         return Costs(
             episode_ms=round(episode_ms, 3),
             turn_ms=round(turn_ms, 4),
+            wake_ms=round(wake_ms, 4),
             kb_ms=round(kb_ms, 5),
             base_mb=round(max(base_mb, 0.0), 1),
             episode_kb=round(max(1000 * slope_mb - usual * copies, 0.0), 1),
@@ -292,9 +303,36 @@ class Found:
             files=round(max(count / episodes for count, episodes in zip(files, per_process, strict=True))),
         )
 
-    @staticmethod
-    def _processes(point: Point, kind: str) -> int:
-        return 1 if kind == "collector" else point.play.replicas
+
+def _terms(point: Point, kind: str) -> list[float]:
+    """Return by what each cost of an episode is multiplied, as shares of the CPU per episode that was measured."""
+    woken = 1 / (1 + point.rate / point.processes(kind) * TOGETHER_S)
+    turns, measured_ms = point.play.turns, point.ms[kind] * point.play.turns
+    return [term / measured_ms for term in (1.0, turns, turns * woken, point.load.sent_kb)]
+
+
+def fitted(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the factors, none negative, with which the terms of each row have a sum of about 1, by least squares.
+
+    A negative one cannot simply be replaced by zero, because the others would then be those that fit it.
+    """
+    terms, goal = np.array(rows), np.ones(len(rows))
+    best, least = [0.0] * terms.shape[1], float(len(rows))
+    for used in product([False, True], repeat=terms.shape[1]):
+        chosen = np.flatnonzero(used)
+        factors = np.linalg.lstsq(terms[:, chosen], goal, rcond=None)[0]
+        error = float(((terms[:, chosen] @ factors - goal) ** 2).sum())
+        if error < least and (factors >= 0).all():
+            best, least = [0.0] * terms.shape[1], error
+            for term, factor in zip(chosen, factors, strict=True):
+                best[term] = float(factor)
+    return best
+
+
+def _growth(small: Point, large: Point, kind: str) -> float:
+    """Return how many copies of a conversation are in memory."""
+    grown_mb = large.memory_mb[kind] - small.memory_mb[kind]
+    return 1000 * grown_mb / small.play.parallel / (large.load.conversation_kb - small.load.conversation_kb)
 
 
 def run(effort: Effort) -> Found:
@@ -302,8 +340,7 @@ def run(effort: Effort) -> Found:
     for count in effort.replicas:
         play = Play(effort.replicas_in_flight, 0.0, replicas=count)
         with playing(play) as (stack, script):
-            points = [measure(stack, script, play, effort.seconds / 2) for _ in range(effort.rounds)]
-        replicas.append(min(points, key=lambda point: point.total_ms))
+            replicas.append(measure(stack, script, play, effort.seconds))
         _say(replicas[-1])
     in_flight = []
     for latency_s in effort.latencies:
@@ -311,22 +348,31 @@ def run(effort: Effort) -> Found:
             for parallel in effort.in_flight:
                 in_flight.append(measure(stack, script, Play(parallel, latency_s), effort.seconds))
                 _say(in_flight[-1])
-    costs: list[Point] = []
-    cost = effort.cost
-    for play in (cost, replace(cost, turns=LONG_TURNS), replace(cost, kb=LONG_KB)):
-        found = []
-        for _ in range(effort.rounds):
-            with playing(play) as (stack, script):
-                found.append(measure(stack, script, play, effort.seconds / 2))
-        costs.append(min(found, key=lambda point: point.total_ms))
-        _say(costs[-1])
-    checks = []
-    for play in effort.checks:
-        with playing(play) as (stack, script):
-            checks.append(measure(stack, script, play, effort.seconds))
-        _say(checks[-1])
-    short, long, large = costs
-    return Found(replicas or [short], in_flight, short, long, large, checks or in_flight[:1])
+    rounds, checks = [], []
+    for _ in range(effort.rounds):
+        rounds.append([_alone(play, effort.seconds) for play in effort.costs])
+        checks.append([_alone(play, effort.seconds) for play in effort.checks])
+    shown = [_averaged(points) for points in zip(*checks, strict=True)]
+    return Found(replicas or rounds[0][:1], in_flight, rounds, shown or in_flight[:1])
+
+
+def _alone(play: Play, seconds: float) -> Point:
+    """Measure with servers of its own, whose memory is that of no earlier point."""
+    with playing(play) as (stack, script):
+        point = measure(stack, script, play, seconds)
+    _say(point)
+    return point
+
+
+def _averaged(points: Sequence[Point]) -> Point:
+    """Return the first of some measurements of a point with the means of what is predicted."""
+    return replace(
+        points[0],
+        rate=mean(point.rate for point in points),
+        busy=max(point.busy for point in points),
+        ms={kind: mean(point.ms[kind] for point in points) for kind in points[0].ms},
+        memory_mb={kind: mean(point.memory_mb[kind] for point in points) for kind in points[0].memory_mb},
+    )
 
 
 def _say(point: Point) -> None:
@@ -380,6 +426,7 @@ def tables(found: Found, measured: Measured) -> list[Table]:
             name,
             f"{one.episode_ms:.2f}",
             f"{one.turn_ms:.3f}",
+            f"{one.wake_ms:.3f}",
             f"{one.kb_ms:.4f}",
             f"{one.base_mb:.0f}",
             f"{one.episode_kb:.0f}",
@@ -391,15 +438,13 @@ def tables(found: Found, measured: Measured) -> list[Table]:
     checks: list[list[object]] = []
     for point in found.checks:
         play = point.play
-        predicted = capacity(point.load, Hosts(), measured)
-        more = {name: play.replicas - need.processes for name, need in predicted.needs.items() if name != "collector"}
-        predicted_mb = predicted.memory_mb + sum(more[name] * measured.kinds()[name].base_mb for name in more)
+        predicted = capacity(point.load, Hosts(replicas=play.replicas), measured)
         cells: list[object] = []
         worst = 0.0
         for before, after in (
             (predicted.turns_per_s, point.rate),
             (1000 * predicted.cores / predicted.turns_per_s, sum(point.ms[kind] for kind in KINDS)),
-            (predicted_mb, sum(point.memory_mb[kind] for kind in KINDS)),
+            (predicted.memory_mb, sum(point.memory_mb[kind] for kind in KINDS)),
         ):
             cells += [before, after]
             worst = max(worst, abs(before / after - 1))
@@ -423,7 +468,17 @@ def tables(found: Found, measured: Measured) -> list[Table]:
         ),
         (
             "Costs, from which `ng_capacity` calculates",
-            ["", "ms per episode", "ms per turn", "ms per kB sent", "MB", "kB per episode", "copies", "files"],
+            [
+                "",
+                "ms per episode",
+                "ms per turn",
+                "to wake up",
+                "ms per kB sent",
+                "MB",
+                "kB per episode",
+                "copies",
+                "files",
+            ],
             costs,
         ),
         (
@@ -446,7 +501,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--costs", type=Path, help="file for the costs, for ng_capacity --costs FILE")
     parser.add_argument("--in-flight", type=int, nargs="+", help="episodes in flight (default: 64 512 4096 10000)")
-    parser.add_argument("--rounds", type=int, help="measurements of what the CPU limits; the best counts (default: 2)")
+    parser.add_argument("--rounds", type=int, help="measurements of what costs and checks need (default: 2)")
     options = parser.parse_args(arguments)
     if options.quick and options.write:
         raise OperatorError("--write needs all points; drop --quick")

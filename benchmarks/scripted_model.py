@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import random
 import resource
 from collections import deque
 from collections.abc import Callable
@@ -69,11 +70,15 @@ class Engine:
     """
 
     latency_s: float = 0.0
+    spread: float = 0.0
+    """By what share of it the latency of a call differs at most. With one latency, episodes that start together stay
+    together, and servers handle them in bursts whose length is chance."""
     capacity: int = 1 << 30
     most: int = 1 << 30
     running: int = 0
     preemptions: int = 0
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def call(self, reply: Callable[[], None]) -> None:
         """Call `reply` once the engine has served the call."""
@@ -88,7 +93,8 @@ class Engine:
             reply, crowd = self.waiting.popleft(), (self.running + len(self.waiting) + 1) / self.most
             self.running += 1
             self.preemptions += crowd > 1
-            asyncio.get_running_loop().call_later(self.latency_s * max(1.0, crowd), self._end, reply)
+            latency_s = self.latency_s * self.rng.uniform(1 - self.spread, 1 + self.spread)
+            asyncio.get_running_loop().call_later(latency_s * max(1.0, crowd), self._end, reply)
 
     def _end(self, reply: Callable[[], None]) -> None:
         self.running -= 1
@@ -205,12 +211,13 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: a free port, which is printed")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="delay of each response")
+    parser.add_argument("--spread", type=float, default=0.0, help="share by which it varies (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=6, help="model calls per episode")
     parser.add_argument("--capacity", type=int, default=1 << 30, help="calls that are served at once; others wait")
     parser.add_argument("--most", type=int, default=1 << 30, help="calls above which the throughput falls")
     parser.add_argument("--metrics", action="store_true", help="serve /metrics with vLLM's names")
     options = parser.parse_args()
-    engine = Engine(options.latency_ms / 1000, options.capacity, options.most)
+    engine = Engine(options.latency_ms / 1000, options.spread, options.capacity, options.most)
     script = Script(options.turns)
 
     def answer(request: bytes) -> bytes:

@@ -5,11 +5,13 @@ measures the costs in them, and compares what they predict with what it measured
 
     conversation of call k   = prompt + k * turn                        bytes, k = 0 ... turns - 1
     sent                     = sum of the conversations of all calls    bytes per episode
-    CPU per episode          = episode_ms + turns * turn_ms + sent * kb_ms; an environment's own CPU is added
+    CPU per episode          = episode_ms + turns * (turn_ms + wake_ms / (1 + turns/s of the process * 3 ms))
+                               + sent * kb_ms; an environment's own CPU is added
     duration of a turn       = model latency + environment CPU + CPU per turn of all kinds
     turns/s                  = episodes in flight / duration of a turn
-    cores of a kind          = episodes/s * CPU per episode / utilization
-    processes of a kind      = max(cores, files / open files), rounded up, because a process has one thread
+    processes of a kind      = the larger of episodes/s * CPU per episode / utilization, because a process has one
+                               thread, and files / open files, rounded up
+    cores of a kind          = episodes/s * CPU per episode
     memory of a kind         = processes * base_mb + episodes in flight * (episode_kb + last conversation * copies)
     open files of a process  = episodes in flight * files / processes, and 100 for itself
 """
@@ -68,6 +70,8 @@ class Hosts(BaseModel):
     cores_per_host: int = 32
     utilization: float = 0.7
     open_files: int = 65_536
+    replicas: int = 1
+    """Fewest processes of each server."""
 
 
 class Need(BaseModel):
@@ -106,9 +110,12 @@ class Capacity(BaseModel):
 
 def capacity(load: Load, hosts: Hosts, measured: Measured) -> Capacity:
     kinds = measured.kinds()
-    cpu_s = {name: costs.cpu_ms(load.turns, load.sent_kb) / 1000 for name, costs in kinds.items()}
-    cpu_s["environment"] += load.turns * load.environment_ms / 1000
-    turn_s = load.model_latency_s + sum(cpu_s.values()) / load.turns
+
+    def cpu_s(name: str, turns_per_s: float = math.inf) -> float:
+        own_ms = load.turns * load.environment_ms if name == "environment" else 0.0
+        return (kinds[name].cpu_ms(load.turns, load.sent_kb, turns_per_s) + own_ms) / 1000
+
+    turn_s = load.model_latency_s + sum(map(cpu_s, kinds)) / load.turns
     if load.in_flight is not None:
         in_flight = load.in_flight
         episodes_per_s = in_flight / (load.turns * turn_s)
@@ -116,12 +123,15 @@ def capacity(load: Load, hosts: Hosts, measured: Measured) -> Capacity:
         assert load.episodes_per_s is not None
         episodes_per_s = load.episodes_per_s
         in_flight = episodes_per_s * load.turns * turn_s
+    turns_per_s = episodes_per_s * load.turns
     needs: dict[str, Need] = {}
     for name, costs in kinds.items():
-        cores, files = episodes_per_s * cpu_s[name], in_flight * costs.files
-        processes = max(
-            math.ceil(cores / hosts.utilization), math.ceil(files / max(hosts.open_files - OWN_FILES, 1)), 1
-        )
+        files = in_flight * costs.files
+        least = 1 if name == "collector" else hosts.replicas
+        processes = max(math.ceil(files / max(hosts.open_files - OWN_FILES, 1)), least)
+        # With more processes, each wakes up more often, so that they use more CPU together.
+        while (cores := episodes_per_s * cpu_s(name, turns_per_s / processes)) > hosts.utilization * processes:
+            processes = math.ceil(cores / hosts.utilization)
         memory_mb = in_flight * (costs.episode_kb + load.conversation_kb * costs.copies) / 1000
         needs[name] = Need(
             processes=processes,
@@ -135,7 +145,7 @@ def capacity(load: Load, hosts: Hosts, measured: Measured) -> Capacity:
     other_kb = 3 * load.conversation_kb + load.prompt_bytes / 1000 + load.turns * load.turn_bytes / 1000
     return Capacity(
         in_flight=in_flight,
-        turns_per_s=episodes_per_s * load.turns,
+        turns_per_s=turns_per_s,
         episodes_per_s=episodes_per_s,
         turn_s=turn_s,
         needs=needs,

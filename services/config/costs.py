@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +11,8 @@ from rollyard.records.errors import OperatorError
 
 MEASURED = Path(__file__).with_name("costs.json")
 """The costs that are used unless others are given; `make scale` measures them."""
+TOGETHER_S = 0.003
+"""Requests that reach a process within this time of each other share a wake-up."""
 
 
 class Costs(BaseModel):
@@ -19,6 +22,8 @@ class Costs(BaseModel):
 
     episode_ms: float = Field(ge=0)
     turn_ms: float = Field(ge=0)
+    wake_ms: float = Field(default=0.0, ge=0)
+    """CPU per turn to wake up for its requests, if it does so for each alone. Older files have none."""
     kb_ms: float = Field(ge=0)
     """CPU per kB that is sent to the model: each call sends the whole conversation."""
     base_mb: float = Field(ge=0)
@@ -30,9 +35,13 @@ class Costs(BaseModel):
     files: float = Field(ge=0)
     """Open files per episode in flight."""
 
-    def cpu_ms(self, turns: int, sent_kb: float) -> float:
-        """Return the CPU time of an episode. `sent_kb`: what the model gets in all its calls."""
-        return self.episode_ms + turns * self.turn_ms + sent_kb * self.kb_ms
+    def cpu_ms(self, turns: int, sent_kb: float, turns_per_s: float = math.inf) -> float:
+        """Return the CPU time of an episode.
+
+        `sent_kb`: what the model gets in all its calls; `turns_per_s`: of the process, by default too many to sleep.
+        """
+        woken = 1 / (1 + turns_per_s * TOGETHER_S)
+        return self.episode_ms + turns * (self.turn_ms + woken * self.wake_ms) + sent_kb * self.kb_ms
 
 
 class Measured(BaseModel):

@@ -15,9 +15,11 @@ from rollyard.services.config.run_config import RunConfig
 
 TURNS, SENT_KB = 6, 12.0
 """The episode for whose costs the cores are shared out: that of benchmarks/scale.py, in which calls are short."""
+TURNS_PER_S = 3000.0
+"""Of a process that uses about its core."""
 
 
-def with_replicas(config: RunConfig, here: Container[str], cores: float | None) -> RunConfig:
+def with_replicas(config: RunConfig, here: Container[str], cores: float | None, costs: Path = MEASURED) -> RunConfig:
     """Return the config with the number of processes that `replicas: auto` stands for, and a note for each such server.
 
     The cores are shared out among the servers that start `here` by what a turn costs in each family, without an
@@ -28,14 +30,14 @@ def with_replicas(config: RunConfig, here: Container[str], cores: float | None) 
     if not any(spec.is_auto for spec in sharing):
         return config
     count = Counter(spec.family for spec in sharing)
-    measured = read_costs(MEASURED)
+    measured = read_costs(costs)
     kinds = {
         "responses_api_models": measured.model,
         "agents": measured.agent,
         "resources_servers": measured.environment,
     }
-    cost = {family: kinds[family].cpu_ms(TURNS, SENT_KB) for family in count}
-    cores_per_cost = (cores or 0.0) / (sum(cost.values()) + measured.collector.cpu_ms(TURNS, SENT_KB))
+    cost = {family: kinds[family].cpu_ms(TURNS, SENT_KB, TURNS_PER_S) for family in count}
+    cores_per_cost = (cores or 0.0) / (sum(cost.values()) + measured.collector.cpu_ms(TURNS, SENT_KB, TURNS_PER_S))
     replicas = {family: max(1, round(cores_per_cost * cost[family] / count[family])) for family in count}
     chosen = {spec.name: replicas[spec.family] for spec in sharing if spec.is_auto}
     why = "all servers share one process"

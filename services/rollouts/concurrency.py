@@ -3,13 +3,15 @@
 The throughput of model calls is measured at one limit after another. The limit doubles until this no longer raises the
 throughput, then approaches the highest one that is worth it and stays there. Now and then a step up is tried again, and
 a step down if the throughput has fallen; both must be better than a fresh measurement, because the speed of a host
-changes meanwhile. Four things end a step early:
+changes meanwhile. While engines report that they have room, no limit below UNMEASURED is measured, and none below the
+best one is tried. Four things end a step early:
 
     overload         rejected calls (429, 503), timeouts and preemptions: back to the last good limit, or to 0.7 of
                      this one
-    crowding         many more calls are in flight than a higher limit explains, or few finish: back to the last good
-                     limit, and below it until these calls have ended
-    saturation       engines report a queue or a full KV cache: the limit is lowered by the calls that only wait
+    crowding         many more calls are in flight than a higher limit explains, or few finish, and no engine reports
+                     room: back to the last good limit, and below it until these calls have ended
+    saturation       engines report a queue, while they run as many calls as ever, or a full KV cache: the limit is
+                     lowered by the calls that only wait
     bounds           open files, memory, and the number of rollouts that are left
 
 A measurement begins after every rollout has made a call at the new limit, and takes another one of each or more, until
@@ -32,6 +34,13 @@ from rollyard.services.http.client import ServerClient
 
 START = 16
 """The first limit. Starting too low costs seconds, too high a queue that takes an episode to drain."""
+UNMEASURED = 64
+"""The first limit that is measured with engines that have room. At lower ones, a comparison would take more calls than
+are lost by being too high."""
+FREE, PEAK = 0.5, 0.8
+"""Engines have room with less than the first share of their KV cache in use, unless calls wait while more than the
+second share of the most that ever ran are running: calls also wait for the next step of an engine that could run more.
+With room, fewer calls are no better, and those that take long do so for other reasons."""
 CUT = 0.7
 FINEST = 1.05
 """The search ends if the lowest limit that is not worth it is less than this factor above the best one."""
@@ -108,6 +117,9 @@ class Concurrency:
         """A limit that seems better than the best one, which is measured again."""
         self._tries_lower = True
         """Whether it is unknown if a lower limit is better."""
+        self._has_room = False
+        """Whether engines report that they have room."""
+        self._most_running = 0
         self._drains = False
         """Whether an engine that was crowded is still to recover."""
         self._step = LEAP
@@ -136,6 +148,10 @@ class Concurrency:
     def update(self, now: float, load: ModelLoad, in_flight: int, free_memory: float = 1.0) -> int:
         """Take one sample and return the limit. `in_flight`: rollouts in flight; `free_memory`: share of the host's."""
         self._now, self._bound = now, self._most
+        if (engine := load.engine) is not None:
+            self._most_running = max(self._most_running, engine.running)
+            queued = 2 * engine.waiting > engine.running > PEAK * self._most_running
+            self._has_room = engine.kv_cache_usage < FREE and not queued
         if free_memory < ENOUGH_MEMORY:
             self._bound = self.limit if free_memory > LITTLE_MEMORY else max(1, self.limit * 9 // 10)
         if self.limit > self._bound:
@@ -175,7 +191,10 @@ class Concurrency:
             if self.limit == self._target:
                 self._moved_at = None
         elif calls >= self.limit:
-            self._window = _Window(self._now, load)
+            if best is None and self.limit < UNMEASURED and self._has_room:
+                self._move(min(2 * self.limit, UNMEASURED))
+            if self._target == self.limit:
+                self._window = _Window(self._now, load)
 
     def _add(self, window: _Window, load: ModelLoad) -> None:
         window.samples += 1
@@ -211,6 +230,8 @@ class Concurrency:
 
     def _is_too_much(self, best: Measured, in_flight: int, calls: int) -> bool:
         """Return whether a higher limit need not be measured: calls take twice as long, or only half as many finish."""
+        if self._has_room:
+            return False
         expected = best.in_flight * self._target / best.limit
         if in_flight > CROWDED * expected + 4 * math.sqrt(expected) + 4:
             return True
@@ -260,7 +281,8 @@ class Concurrency:
             best = None
         running, waiting = window.running / window.samples, window.waiting / window.samples
         kv_cache_usage = window.kv_cache_usage / window.samples
-        if waiting > QUEUE * running + 1:
+        is_full = running > PEAK * self._most_running or kv_cache_usage > FREE
+        if is_full and waiting > QUEUE * running + 1:
             calls = min(measured.in_flight, limit)
             excess = calls * (waiting - QUEUE * running) / (running + waiting)
             self.why = f"at {limit}, the engines ran {running:.0f} calls and {waiting:.0f} waited"
@@ -313,7 +335,7 @@ class Concurrency:
             else:
                 self.why = "open files and memory allow no more"
                 self._hold(limit)
-        elif below is None and limit > 1 and self._tries_lower:
+        elif below is None and limit > 1 and self._tries_lower and not self._has_room:
             self._move(limit // 2)
         else:
             finest = STEP + 0.05 if self._is_retry else FINEST

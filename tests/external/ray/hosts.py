@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import workloads
 from benchmarks.commands import ModelEndpoint, Run, collect, model_endpoint, stack
-from benchmarks.scale import KINDS, Play, Point, host_cpu, measure
+from benchmarks.scale import KINDS, SPREAD, Play, Point, host_cpu, measure
 from benchmarks.tables import host, markdown, table, write_between
 from tests.external.ray.clusters import Node, short_folder
 from tests.support.machines import simulated_machines
@@ -39,7 +39,13 @@ def playing(play: Play) -> Iterator[tuple[Run, ModelEndpoint]]:
             cluster.enter_context(Node.member(folder, head, address, prefix))
         cluster.enter_context(machines.inside_bridge())
         script = cluster.enter_context(
-            model_endpoint(latency_ms=1000 * play.latency_s, turns=play.turns, host=first, prefix=on_first)
+            model_endpoint(
+                *("--spread", str(SPREAD)),
+                latency_ms=1000 * play.latency_s,
+                turns=play.turns,
+                host=first,
+                prefix=on_first,
+            )
         )
         temporary = Path(cluster.enter_context(tempfile.TemporaryDirectory()))
         config = workloads.game(script.url, "trivial", replicas=play.replicas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import orjson
 import pytest
 
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -20,26 +21,40 @@ AUTO = [
 ]
 
 
-def replicas(cores: float | None, *overrides: str) -> list[int]:
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model server costs as much as an agent, twice as much as an environment, and the collector little."""
+    path = tmp_path_factory.mktemp("costs") / "costs.json"
+    rest = {"episode_ms": 0, "kb_ms": 0, "base_mb": 70, "episode_kb": 10, "copies": 1, "files": 1}
+    turn_ms = {"model": 0.2, "agent": 0.2, "environment": 0.1, "collector": 0.01}
+    path.write_bytes(
+        orjson.dumps({"measured": "nowhere"} | {kind: {"turn_ms": ms, **rest} for kind, ms in turn_ms.items()})
+    )
+    return path
+
+
+def replicas(costs: Path, cores: float | None, *overrides: str) -> list[int]:
     config = load_config(*overrides)
-    return [spec.replicas for spec in with_replicas(config, {spec.name for spec in config.servers}, cores).servers]
+    return [
+        spec.replicas for spec in with_replicas(config, {spec.name for spec in config.servers}, cores, costs).servers
+    ]
 
 
-@pytest.mark.parametrize("cores", [4, 7.5, 8, 16, 61, 192])
-def test_the_processes_of_automatic_replicas_use_about_all_cores(cores: float) -> None:
-    found = replicas(cores, *AUTO)
+@pytest.mark.parametrize("cores", [7.5, 8, 16, 61, 192])
+def test_the_processes_of_automatic_replicas_use_about_all_cores(costs: Path, cores: float) -> None:
+    found = replicas(costs, cores, *AUTO)
     assert 0.9 * cores <= sum(found) <= 1.1 * cores and min(found) >= 1
 
 
 @pytest.mark.parametrize("cores", [None, 0.5, 1, 2])
-def test_every_server_has_a_process_whatever_the_number_of_cores(cores: float | None) -> None:
-    assert replicas(cores, *AUTO) == [1, 1, 1]
+def test_every_server_has_a_process_whatever_the_number_of_cores(costs: Path, cores: float | None) -> None:
+    assert replicas(costs, cores, *AUTO) == [1, 1, 1]
 
 
-def test_a_given_number_of_replicas_is_kept() -> None:
-    model, environment, _ = replicas(16, *AUTO[:1], f"{AUTO[1].removesuffix('auto')}3")
+def test_a_given_number_of_replicas_is_kept(costs: Path) -> None:
+    model, environment, _ = replicas(costs, 16, *AUTO[:1], f"{AUTO[1].removesuffix('auto')}3")
     assert environment == 3
-    assert model == replicas(16, *AUTO[:1])[0] > 3
+    assert model == replicas(costs, 16, *AUTO[:1])[0] > 3
 
 
 @pytest.mark.parametrize(

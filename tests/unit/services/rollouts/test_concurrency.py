@@ -257,6 +257,46 @@ def test_calls_that_would_only_wait_in_the_engine_are_not_sent() -> None:
     assert 8 <= controller.limit <= 12 and "waited" in controller.why
 
 
+def engine_with_room(seed: int, drift: float = 0.0) -> Engine:
+    """It has 64 places, and a call takes the longer the more run, as with vLLM on a CPU."""
+    engine = Engine(64, batch=8.6, latency_s=0.27, think_s=0.05, drift=drift, reports=True)
+    engine.rng.seed(seed)
+    return engine
+
+
+def test_with_an_engine_that_has_room_the_whole_collection_takes_about_as_long_as_with_the_best_limit() -> None:
+    by_hand, found = 0.0, 0.0
+    for seed in range(8):
+        for controller in (None, Concurrency(4096)):
+            engine = engine_with_room(seed)
+            while engine.finished < 2700:
+                engine.run(engine.now + 1, controller.limit if controller else 64)
+                if controller:
+                    controller.update(engine.now, engine.load(), engine.episodes)
+            by_hand, found = (by_hand, found + engine.now) if controller else (by_hand + engine.now, found)
+    assert by_hand > 0.96 * found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_host_whose_speed_varies_does_not_lower_the_limit_of_an_engine_that_has_room(seed: int) -> None:
+    engine, controller, limits = engine_with_room(seed, drift=0.2), Concurrency(4096), []
+    for second in range(400):
+        engine.run(second, controller.limit)
+        limits.append(controller.update(engine.now, engine.load(), engine.episodes))
+    assert limits.index(64) < 30 and min(limits[limits.index(64) :]) > 0.8 * 64
+
+
+def test_calls_that_wait_for_the_next_step_of_an_engine_with_room_do_not_stop_the_growth() -> None:
+    controller = Concurrency(4096)
+    for second in range(60):
+        limit = controller.limit
+        running, waiting = (limit, 0) if second % 2 else (limit // 8, limit // 2)
+        engine = EngineLoad(running=running, waiting=waiting, kv_cache_usage=0.1)
+        load = ModelLoad(finished=limit * second, seconds=limit * second, in_flight=limit // 2, engine=engine)
+        controller.update(second, load, limit)
+    assert controller.limit > 64
+
+
 def test_a_full_kv_cache_stops_the_growth() -> None:
     controller = Concurrency(4096)
     for second in range(60):
