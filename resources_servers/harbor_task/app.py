@@ -29,14 +29,24 @@ from rollyard.resources_servers.harbor_task.task_folder import (
     TaskSet,
     load_tasks,
 )
-from rollyard.services.sandbox.shell_box import BoxDied, BoxEntry, BoxRefused, CommandResult, ShellBox, plan_for
+from rollyard.services.sandbox.backends import backend_named
+from rollyard.services.sandbox.box import (
+    Box,
+    BoxBackend,
+    BoxDied,
+    BoxEntry,
+    BoxRefused,
+    CommandResult,
+    content,
+    plan_for,
+)
 
 VERIFIER_LOGS = "/logs/verifier"
 _LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
 
 
 class TaskBox:
-    def __init__(self, task: TaskFolder, settings: HarborSettings, box: ShellBox, slots: asyncio.Semaphore) -> None:
+    def __init__(self, task: TaskFolder, settings: HarborSettings, box: Box, slots: asyncio.Semaphore) -> None:
         self._task = task
         self._settings = settings
         self._box = box
@@ -45,7 +55,9 @@ class TaskBox:
         self._env = {**task.build.env, "PATH": ":".join([*paths, task.build.env["PATH"]])}
 
     @classmethod
-    async def build(cls, task: TaskFolder, settings: HarborSettings, slots: asyncio.Semaphore) -> TaskBox:
+    async def build(
+        cls, task: TaskFolder, settings: HarborSettings, backend: BoxBackend, slots: asyncio.Semaphore
+    ) -> TaskBox:
         """Start a box and execute the Dockerfile. Raises UnsupportedTask if an instruction fails."""
         limits, config = settings.limits, task.config
         less = {
@@ -57,7 +69,7 @@ class TaskBox:
             visible=[str(path) for path in settings.host_paths],
             folders=[*_LOGS, *task.build.folders],
         )
-        box = cls(task, settings, await ShellBox.start(plan, output_limit=limits.output_kb * 1024), slots)
+        box = cls(task, settings, await backend.start(plan), slots)
         try:
             await box._execute_build()
         except BaseException:
@@ -80,7 +92,7 @@ class TaskBox:
     async def solve(self) -> CommandResult:
         if not (self._task.path / SOLUTION / "solve.sh").is_file():
             raise UnsupportedTask("solution/solve.sh is missing")
-        await self._box.write(list(tree(self._task.path / SOLUTION, "/solution")))
+        await self._box.put(list(tree(self._task.path / SOLUTION, "/solution")))
         limit_s = self._task.config.agent.timeout_sec or self._settings.episode_s
         return await self.run(("/bin/bash", "-c", "bash /solution/solve.sh"), limit_s)
 
@@ -94,12 +106,12 @@ class TaskBox:
             await self._box.remove(path)
         files = [BoxEntry(path=VERIFIER_LOGS, kind="folder"), *tree(self._task.path / TESTS, "/tests")]
         files = [one.model_copy(update={"mode": 0o755}) if one.path == "/tests/test.sh" else one for one in files]
-        await self._box.write(files)
+        await self._box.put(files)
         verifier = self._task.config.verifier
         limit_s = min(verifier.timeout_sec, self._settings.max_test_s)
         result = await self.run(("/bin/bash", "-c", "/tests/test.sh"), limit_s, verifier.env)
-        json_file = await self._box.read(f"{VERIFIER_LOGS}/reward.json", MAX_BYTES)
-        text_file = await self._box.read(f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
+        json_file = await content(self._box, f"{VERIFIER_LOGS}/reward.json", MAX_BYTES)
+        text_file = await content(self._box, f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
         await self._box.remove("/tests")
         if result.timed_out:
             return TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s", output=result.output)
@@ -113,7 +125,7 @@ class TaskBox:
                 if isinstance(step, Copy):
                     probe = await self._box.run(("test", "-d", step.target), env=self._env)
                     context = self._task.path / ENVIRONMENT
-                    await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
+                    await self._box.put(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
                     continue
                 async with self._slots:
                     left_s = max(deadline - time.monotonic(), 0.1)
@@ -223,6 +235,7 @@ _OUTPUT_KEPT = 10_000
 @dataclass(frozen=True)
 class Workshop:
     tasks: TaskSet
+    backend: BoxBackend
     slots: asyncio.Semaphore
 
 
@@ -248,8 +261,8 @@ class HarborTask(Environment[HarborSettings]):
         if not tasks.playable:
             name, reason = next(iter(tasks.refused.items()))
             raise OperatorError(f"none of the {len(tasks.refused)} tasks can be played here; {name}: {reason}")
-        await (await ShellBox.start(plan_for(settings.limits))).close()
-        yield Workshop(tasks, asyncio.Semaphore(settings.slots or 2 * len(os.sched_getaffinity(0))))
+        backend = await backend_named("namespaces")
+        yield Workshop(tasks, backend, asyncio.Semaphore(settings.slots or 2 * len(os.sched_getaffinity(0))))
 
     def __init__(self, task: Mapping[str, Any], settings: HarborSettings) -> None:
         """Find the row's task. Raises BadTask if it does not exist, has changed, or cannot be played here."""
@@ -269,7 +282,7 @@ class HarborTask(Environment[HarborSettings]):
 
     async def seed(self) -> list[Json]:
         try:
-            self._box = await TaskBox.build(self._folder, self.settings, self.shared.slots)
+            self._box = await TaskBox.build(self._folder, self.settings, self.shared.backend, self.shared.slots)
         except UnsupportedTask as error:
             raise BadTask(f"{self._folder.name} cannot be played here: {error}") from error
         return [{"role": "user", "content": self._folder.instruction}]

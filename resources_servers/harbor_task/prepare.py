@@ -15,6 +15,8 @@ from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.harbor_task.app import TaskBox
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskFolder, load_tasks
+from rollyard.services.sandbox.backends import backend_named
+from rollyard.services.sandbox.box import BoxBackend
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,19 +48,20 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 async def _solution_problems(tasks: list[TaskFolder], settings: HarborSettings) -> list[str]:
+    backend = await backend_named("namespaces")
     slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
 
     async def check(task: TaskFolder) -> str:
         async with slots:
-            return await _solution_problem(task, settings)
+            return await _solution_problem(task, settings, backend)
 
     return await asyncio.gather(*map(check, tasks))
 
 
-async def _solution_problem(task: TaskFolder, settings: HarborSettings) -> str:
+async def _solution_problem(task: TaskFolder, settings: HarborSettings, backend: BoxBackend) -> str:
     """Return why the task's own solution does not get the reward 1; empty if it does."""
     try:
-        box = await TaskBox.build(task, settings, asyncio.Semaphore(1))
+        box = await TaskBox.build(task, settings, backend, asyncio.Semaphore(1))
         try:
             solved, tested = await box.solve(), await box.test()
         finally:

@@ -18,7 +18,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.base import EnvironmentSettings
 from rollyard.resources_servers.harbor_task import dockerfile
 from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
-from rollyard.services.sandbox.shell_box import BoxLimits, is_visible
+from rollyard.services.sandbox.box import BoxLimits, is_visible
 
 EXAMPLES = Path(__file__).parent / "examples"
 
