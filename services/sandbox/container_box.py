@@ -26,7 +26,7 @@ from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.inside.box_main import Output
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
-_START_S, _CLIENT_S = 120.0, 60.0
+_START_S, _CLIENT_S, _PULL_S = 120.0, 60.0, 1800.0
 _MAX_TAR = 64 << 20
 _LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
 """Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
@@ -43,6 +43,7 @@ shell's own word about a killed command goes nowhere.
 class ContainerBoxes:
     lacks: Mapping[Need, str] = {
         Need.STORAGE_LIMIT: "an engine limits the size of each file, not of all",
+        Need.USERS: "all commands run as the user of the image",
     }
 
     def __init__(self, program: str, network: str) -> None:
@@ -57,22 +58,25 @@ class ContainerBoxes:
                 f"{self.name} version: {_last(output)}; expected a running engine that this user may use"
             )
 
-    async def build(self, folder: str, file: str, tag: str, timeout_s: float) -> None:
-        """Build the image `tag` from a Dockerfile. Raises BoxRefused with the end of what the engine printed."""
-        arguments = ("build", "--network", self._network, "--tag", tag, "--file", file, folder)
+    async def has(self, image: str) -> bool:
+        status, _ = await self._client("image", "inspect", "--format", "{{.Id}}", image)
+        return status == 0
+
+    async def build(self, folder: str, tag: str, timeout_s: float) -> None:
+        """Build the image `tag` from a folder with a Dockerfile. Raises BoxRefused with what the engine printed."""
+        arguments = ("build", "--network", self._network, "--tag", tag, folder)
         status, output = await self._client(*arguments, timeout_s=timeout_s)
         if status:
-            raise BoxRefused(f"the image cannot be built: {output[-1000:].decode(errors='replace').strip()}")
+            raise BoxRefused(f"it cannot be built: {output[-1000:].decode(errors='replace').strip()}")
 
-    async def image(self, name: str) -> Mapping[str, str]:
-        """Return the working directory and the user of an image, pulling it if need be. Raises BoxRefused."""
-        status, output = await self._client("image", "inspect", "--format", "{{.Config.WorkingDir}}", name)
-        if status:
-            status, output = await self._client("pull", "--quiet", name, timeout_s=600.0)
+    async def workdir_of(self, image: str) -> str:
+        """Return the working directory of an image, after pulling it if need be. Raises OperatorError."""
+        if not await self.has(image):
+            status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
-                raise BoxRefused(f"the image {name} cannot be pulled: {_last(output)}")
-            status, output = await self._client("image", "inspect", "--format", "{{.Config.WorkingDir}}", name)
-        return {"workdir": output.decode().strip() or "/"}
+                raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
+        _, output = await self._client("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        return output.decode().strip() or "/"
 
     async def start(self, plan: BoxPlan) -> Box:
         name = f"rollyard-box-{secrets.token_hex(8)}"
