@@ -27,6 +27,7 @@ from rollyard.resources_servers.harbor_task.task_folder import HarborSettings
 from rollyard.resources_servers.harbor_task.tool_server import ToolServer
 from rollyard.resources_servers.tools import EpisodeTools
 from rollyard.services.sandbox.box import BoxDied, BoxRefused
+from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd, run_program
 
 FINISH_STEP: Json = {
     "type": "function",
@@ -81,7 +82,7 @@ class HarborTask(EpisodeTools[HarborSettings]):
 
     async def seed(self) -> list[Json]:
         try:
-            self._play = await Play.start(self._folder, self.shared)
+            self._play = await Play.start(self._folder, self.shared, endpoint=True)
         except UnsupportedTask as error:
             raise BadTask(f"{self._folder.name} cannot be played here: {error}") from error
         except OperatorError as error:
@@ -152,6 +153,16 @@ class HarborTask(EpisodeTools[HarborSettings]):
             return ToolResult("This was the last step.", done=True)
         self._left_s = self._step_s
         return f"Step {len(play.rewards) + 1} of {len(self._folder.steps)}:\n\n{play.step.instruction}"
+
+    async def run_program(self, order: BoxProgram) -> ProgramEnd:
+        if len(self._folder.steps) > 1:
+            raise BadTask(f"{self._folder.name} has several steps, and a program in the box gets one instruction")
+        box = self._open.box
+        limit_s = min(order.time_limit_s, max(self._left_s, 0.1))
+        try:
+            return await run_program(box.box, order, box.workdir, {"HOME": "/root", **box.env}, limit_s)
+        except BoxRefused as error:
+            raise BadTask(str(error)) from error
 
     async def verify(self, response: Verification) -> Verdict:
         play = self._open

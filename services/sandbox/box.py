@@ -64,7 +64,8 @@ class Box(Protocol):
     """One running box. Calls must not overlap. If a call of `run` is cancelled, the box's processes are killed."""
 
     listener: socket.socket | None
-    """With `plan.endpoint`: connections of the box's processes to this address of 127.0.0.1 arrive here (`relayed`)."""
+    """With `plan.endpoint`: connections of the box's processes to this address of 127.0.0.1 arrive here (`relayed`).
+    None if the host does not allow it for a container."""
 
     def path(self, path: str) -> str:
         """Return under which path the box's own processes find its file `path`."""
@@ -178,8 +179,14 @@ async def content(box: Box, path: str, limit: int) -> bytes | None:
 
 @asynccontextmanager
 async def relayed(box: Box, host: str, port: int) -> AsyncIterator[str]:
-    """Connect what the box's processes send to its listener with a server of this host. Yields the URL in the box."""
-    assert box.listener is not None, "the plan asks for no endpoint"
+    """Connect what the box's processes send to its listener with a server of this host. Yields the URL in the box.
+
+    Raises BoxRefused if the box has no listener.
+    """
+    if box.listener is None:
+        raise BoxRefused(
+            "the box has no endpoint: for a container, the server must run as root, on the host of the engine"
+        )
     pairs: set[asyncio.Task[None]] = set()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

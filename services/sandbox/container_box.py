@@ -27,6 +27,7 @@ from rollyard.services.sandbox.inside.box_main import Output
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
 _START_S, _CLIENT_S, _PULL_S = 120.0, 60.0, 1800.0
+_END_S = 5.0
 _MAX_TAR = 64 << 20
 _LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
 """Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
@@ -133,15 +134,10 @@ class ContainerBox:
         return path
 
     async def listen(self) -> None:
-        """Create the listener in the container's network namespace. Raises OperatorError if that is not allowed."""
+        """Create the listener in the container's network namespace, if this process may enter it."""
         pid = (await self._call("inspect", "--format", "{{.State.Pid}}", self.name)).decode().strip()
-        try:
+        with contextlib.suppress(OSError):
             self.listener = await asyncio.to_thread(_listener_of, int(pid))
-        except OSError as error:
-            raise OperatorError(
-                f"the network of a container cannot be entered ({error.strerror}), so its programs cannot reach the "
-                "policy; expected a local engine and a server that runs as root"
-            ) from error
 
     async def run(
         self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
@@ -184,9 +180,7 @@ class ContainerBox:
             await self.close()
             raise BoxDied("the container does not answer") from error
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                client.kill()
-            await client.wait()
+            await _end(client)
         self._cancelled = False
         output.add(tail)
         if not after:
@@ -226,9 +220,7 @@ class ContainerBox:
         if self.listener is not None:
             self.listener.close()
         await _run_client(self._program, ("rm", "--force", "--volumes", self.name), timeout_s=_CLIENT_S)
-        with contextlib.suppress(ProcessLookupError):
-            self._client.kill()
-        await self._client.wait()
+        await _end(self._client)
 
     async def _is_gone(self) -> bool:
         arguments = ("inspect", "--format", "{{.State.Running}}", self.name)
@@ -290,9 +282,15 @@ async def _run_client(
     except TimeoutError:
         return -1, b"the engine did not answer within %d s" % timeout_s
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            client.kill()
-        await client.wait()
+        await _end(client)
+
+
+async def _end(client: asyncio.subprocess.Process) -> None:
+    """Kill the client if it still runs. Does not wait for ever: what it has started may hold its output."""
+    with contextlib.suppress(ProcessLookupError):
+        client.kill()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(client.wait(), _END_S)
 
 
 def _last(output: bytes) -> str:
