@@ -68,7 +68,7 @@ _PROGRAMS = (
         "xargs",
     ),
 )
-_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6")
+_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6", "librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1")
 """Those that packages of Python need."""
 _LEFT_OUT = {"test", "__pycache__", "idlelib", "tkinter", "lib2to3"}
 
@@ -125,13 +125,10 @@ def _answers(variables: dict[str, str]) -> bool:
 
 
 def _make_image(variables: dict[str, str]) -> None:
-    subprocess.run(
-        ["docker", "import", "-", TEST_IMAGE],
-        input=_archive(),
-        env={**os.environ, **variables},
-        check=True,
-        capture_output=True,
-    )
+    command = ["docker", "import", "-", TEST_IMAGE]
+    made = subprocess.run(command, input=_archive(), env={**os.environ, **variables}, capture_output=True)
+    if made.returncode != 0:
+        raise SystemExit(f"the image cannot be made: {made.stderr.decode()}")
 
 
 def _archive() -> bytes:
@@ -154,6 +151,7 @@ def _archive() -> bytes:
     library = Path(
         subprocess.check_output(["/usr/bin/python3", "-c", "import os; print(os.__file__)"], text=True)
     ).parent
+    paths = {file if file.startswith("/usr/") else f"/usr{file}" for file in files}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, mode in (("tmp", 0o1777), ("root", 0o700), ("etc", 0o755), ("usr", 0o755)):
@@ -164,7 +162,7 @@ def _archive() -> bytes:
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
             archive.addfile(link)
-        for path in sorted({file if file.startswith("/usr/") else f"/usr{file}" for file in files}):
+        for path in sorted(path for path in paths if not path.startswith(f"{library}/")):
             archive.add(path, path[1:])
         archive.add(library, str(library)[1:], filter=_wanted)
     return packed.getvalue()
