@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_box import VERIFIER_LOGS, TaskBox, TestReward
+from rollyard.resources_servers.harbor_task.harbor_box import VERIFIER_LOGS, TaskBox, TestReward
 from rollyard.resources_servers.harbor_task.task_folder import (
     HarborSettings,
     Place,

@@ -11,7 +11,7 @@ import orjson
 from rollyard.records.types import Json, items, mapping
 from rollyard.resources_servers.base import InvalidToolCall
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_box import TaskBox
+from rollyard.resources_servers.harbor_task.harbor_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_folder import McpServer
 from rollyard.services.sandbox.box import BoxEntry
 

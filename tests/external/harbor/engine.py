@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -74,6 +75,7 @@ _LEFT_OUT = {"test", "__pycache__", "idlelib", "tkinter", "lib2to3"}
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the engine ends, too
     with engine() as variables:
         return subprocess.call(sys.argv[1:], env={**os.environ, **variables})
 

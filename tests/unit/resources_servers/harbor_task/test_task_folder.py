@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, RunInstruction, UnsupportedTask, read_build
-from rollyard.resources_servers.harbor_task.task_box import read_reward
+from rollyard.resources_servers.harbor_task.harbor_box import read_reward
 from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, load_tasks
 from rollyard.services.sandbox.shell_box import NamespaceBoxes
 from tests.unit.resources_servers.harbor_task.folders import HOST, load, write_task
