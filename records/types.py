@@ -39,6 +39,7 @@ RESERVED_PATHS = frozenset(
         "close_session",
         "reset",
         "aggregate_metrics",
+        "run_program",
         "tools",
         "health",
         "ready",

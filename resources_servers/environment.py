@@ -35,6 +35,7 @@ from rollyard.records.types import Json, Verdict
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import read_object
 from rollyard.services.responses.response_validity import check_graded, is_answer, message_text, read_response
+from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
 
@@ -198,6 +199,10 @@ class Environment(Generic[S]):
     async def turn(self, text: str) -> Turn:
         """Turn-based mode: take one step; the model's complete message is the action."""
         raise BadTask(f"{type(self).__name__} is not turn-based: it does not accept messages at /step")
+
+    async def run_program(self, order: BoxProgram) -> ProgramEnd:
+        """Run an agent's program in the box of the episode, beside its files. Cancelled when the program has to end."""
+        raise BadTask(f"{type(self).__name__} has no box in which a program can run; expected in_box: false")
 
     async def close(self) -> None:
         """Release the episode's resources. Called exactly once, even after a failure."""

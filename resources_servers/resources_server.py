@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import ValidationError
 
 from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.data_files import INSTALLED, fill
@@ -47,6 +48,8 @@ from rollyard.resources_servers.tools import (
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded
+from rollyard.services.sandbox.box_program import PATH as RUN_PROGRAM
+from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd
 from rollyard.services.server.app import Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
@@ -202,6 +205,7 @@ class ResourcesServer(Server):
         ]
         for path, handler in routes:
             self.route(path, handler)
+        self.route(RUN_PROGRAM, self._run_program, cancellable=True)
         self.route_rest(self._act)
         self.app.get("/tools", response_model=None)(self._list_tools)
         self.app.get("/examples", response_model=None)(self._list_examples)
@@ -446,6 +450,30 @@ class ResourcesServer(Server):
             why = f"{name} has tools, turns or a seed, so its verdict may depend on what was played ({remedy})"
         detail = f"{lost.problem.detail}; {why}: POST the row to /seed_session, and keep its cookie until /verify"
         return Failure(lost.kind, detail)
+
+    async def _run_program(self, call: RawRequest) -> bytes:
+        """Run a program in the episode's box, or end it if the request is empty. Only agents of this run may do so."""
+        session = self._sessions.find(call)
+        if _RUN not in call.headers:
+            raise Failure(FailureKind.BAD_REQUEST, f"{RUN_PROGRAM} is for this run's agents", status=404)
+        if not call.json():
+            if session.program is not None:
+                session.program.cancel()
+            return b"{}"
+        try:
+            order = BoxProgram.model_validate_json(call.body)
+        except ValidationError as error:
+            raise Failure(FailureKind.BAD_REQUEST, f"{RUN_PROGRAM}: {error}") from error
+        async with session:
+            running = asyncio.ensure_future(checks.bad_task_as_failure(session.episode.run_program(order)))
+            session.program = running
+            try:
+                await asyncio.wait({running})
+            finally:
+                session.program = None
+                running.cancel()
+            ended = ProgramEnd(status=None, output="") if running.cancelled() else running.result()
+            return ended.model_dump_json().encode()
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""

@@ -72,6 +72,8 @@ class OpenEpisode:
     """Whether a client other than Rollyard's agents has received a verdict and made no other call since then."""
     setup: asyncio.Task[Any] | None = None
     """The set-up task while it is running."""
+    program: asyncio.Future[Any] | None = None
+    """An agent's program in the episode's box while it is running."""
     ended: bool = False
 
     async def __aenter__(self) -> None:

@@ -17,11 +17,12 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode, ModelTurn, add_usage
@@ -44,6 +45,8 @@ from rollyard.services.responses.recorded_episode import (
 )
 from rollyard.services.responses.response_validity import message_text
 from rollyard.services.runtime.hosting import HostedServer
+from rollyard.services.sandbox.box_program import FOLDER, BoxProgram, ProgramEnd
+from rollyard.services.sandbox.box_program import PATH as RUN_PROGRAM
 from rollyard.services.server.app import Context
 
 PLACEHOLDERS = (
@@ -61,6 +64,10 @@ class ProgramAgentSettings(AgentSettings):
     task's text, `instruction_file` by the path of a file with it; `base_url` and `api_key` by those of the policy's
     OpenAI API (Chat Completions and Responses), `anthropic_url` by that of its Anthropic API; `mcp_url` by that of the
     environment's tools, `mcp_file` by the path of a file of MCP servers with it, in the usual form."""
+    in_box: bool = False
+    """Run the program in the box of the environment's episode, beside the task's files, instead of on this host. The
+    environment must have boxes, such as harbor_task, must run on the host of this agent, and must show the program to
+    its boxes (`host_paths`, or an image that contains it)."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the program. It also gets PATH, LANG and a HOME and TMPDIR in its folder, no others."""
     max_steps: int = Field(default=256, ge=1)
@@ -69,6 +76,13 @@ class ProgramAgentSettings(AgentSettings):
     """After how many generated tokens the program is ended at its next model call."""
     time_limit_s: float = Field(default=1800.0, gt=0)
     """After which time the program is ended."""
+
+    @model_validator(mode="after")
+    def _no_tools_in_box(self) -> Self:
+        used = {name for text in (*self.program, *self.env.values()) for name in _PLACEHOLDER.findall(text)}
+        if self.in_box and (found := used & {"mcp_url", "mcp_file"}):
+            raise ValueError(f"{{{min(found)}}} with in_box: a program in the box works on its files, without tools")
+        return self
 
     @field_validator("program", "env")
     @classmethod
@@ -90,6 +104,8 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         self._hosted: HostedServer | None = None
 
     async def check(self) -> None:
+        if self.settings.in_box:
+            return
         path = {**os.environ, **self.settings.env}.get("PATH")
         if shutil.which(program := self.settings.program[0], path=path) is None:
             raise OperatorError(f"the program {program!r} was not found; expected its path, or a name in PATH")
@@ -110,7 +126,8 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         instruction = instruction_of(episode.conversation.start)
         await episode.begin(self.settings.time_limit_s)
         try:
-            program = await self._run(episode, instruction)
+            run = self._run_in_box if self.settings.in_box else self._run
+            program = await run(episode, instruction)
         finally:
             await episode.collect()
         return episode.outcome(program)
@@ -139,6 +156,34 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         finally:
             self._endpoint.dismiss(number)
             shutil.rmtree(folder, ignore_errors=True)
+
+    async def _run_in_box(self, episode: ProgramEpisode, instruction: str) -> ProgramEnd:
+        """Run the program in the environment's box until it ends, the episode does, or its time is over."""
+        assert self._hosted is not None
+        settings = self.settings
+        number, key = secrets.token_hex(16), secrets.token_urlsafe(24)
+        url = f"{self._hosted.url}/{number}"
+        files = {"instruction_file": "/tmp/instruction.md"}
+        values = {**addresses(url, key, instruction), **files, "folder": FOLDER}
+        order = BoxProgram(
+            program=tuple(filled(part, values) for part in settings.program),
+            env={name: filled(value, values) for name, value in settings.env.items()},
+            files={files["instruction_file"]: instruction},
+            endpoint=self._hosted.url,
+            time_limit_s=settings.time_limit_s,
+        )
+        self._endpoint.admit(number, replace(episode.visitor(key, settings), tools=[]))
+        running = asyncio.create_task(episode.run_in_box(order))
+        try:
+            waited: set[asyncio.Future[Any]] = {running, episode.ended}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await episode.end_in_box()
+            return await running
+        finally:
+            episode.stop()
+            self._endpoint.dismiss(number)
+            running.cancel()
 
 
 class ProgramEpisode(Episode):
@@ -181,6 +226,14 @@ class ProgramEpisode(Episode):
         tools = [tool for tool in items(self.conversation.params.get("tools")) if tool.get("type") == "function"]
         return Visitor(key, ask_within_limits, tools, self._use)
 
+    async def run_in_box(self, order: BoxProgram) -> ProgramEnd:
+        limit_s = order.time_limit_s + self._tool_timeout_s
+        answer = await self._environment.send(RUN_PROGRAM, order.model_dump_json().encode(), limit_s)
+        return ProgramEnd.model_validate_json(raise_for_status(answer, self._environment.server).body)
+
+    async def end_in_box(self) -> None:
+        await self._environment.send(RUN_PROGRAM, b"{}", self._tool_timeout_s)
+
     async def collect(self) -> None:
         """Take over what the model server has recorded. If it cannot tell, the episode has failed."""
         try:
@@ -195,7 +248,7 @@ class ProgramEpisode(Episode):
             add_usage(self.conversation.usage, usage)
         self._run["conversations"] = [conversation.model_dump() for conversation in recorded.conversations]
 
-    def outcome(self, program: Program) -> FinishReason:
+    def outcome(self, program: Program | ProgramEnd) -> FinishReason:
         """Return why the episode ended.
 
         Raises Failure if something else than the program failed, or if the program has not once called the model with
@@ -317,16 +370,21 @@ def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str
     for name in ("work", "home", "tmp"):
         (folder / name).mkdir()
     (folder / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
+    paths = {name: str(folder / file) for name, file in _FILES.items()}
+    return {**addresses(url, key, instruction), **paths}
+
+
+_FILES = {"folder": "work", "instruction_file": "instruction.md", "mcp_file": "mcp.json"}
+
+
+def addresses(url: str, key: str, instruction: str) -> dict[str, str]:
     return {
         "here": str(Path.cwd()),
-        "folder": str(folder / "work"),
         "instruction": instruction,
-        "instruction_file": str(folder / "instruction.md"),
         "base_url": f"{url}/v1",
         "anthropic_url": url,
         "api_key": key,
         "mcp_url": f"{url}/mcp",
-        "mcp_file": str(folder / "mcp.json"),
     }
 
 

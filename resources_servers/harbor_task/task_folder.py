@@ -8,17 +8,18 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.base import EnvironmentSettings
 from rollyard.resources_servers.harbor_task import dockerfile
+from rollyard.services.sandbox.backends import BackendName
+from rollyard.services.sandbox.box import BoxLimits, Need, is_visible
 from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
-from rollyard.services.sandbox.shell_box import BoxLimits, is_visible
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -26,6 +27,12 @@ EXAMPLES = Path(__file__).parent / "examples"
 class HarborSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"slots"}
 
+    boxes: BackendName = "auto"
+    """What the episodes' boxes are: `docker` or `podman`, containers of that engine; `namespaces`, boxes of this host's
+    own programs; `auto`, containers if an engine is running, else boxes."""
+    container_network: str | None = "bridge"
+    """The engine's network for builds, and for tasks whose network policy is `public`, which is the format's default.
+    Null: none, and tasks that state `public` are refused."""
     tasks: Path | None = None
     """A folder of task folders, or one task folder; null: the example tasks of this environment."""
     accept_images: tuple[str, ...] = ()
@@ -56,62 +63,199 @@ class HarborSettings(EnvironmentSettings):
 
 
 CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION = "task.toml", "instruction.md", "environment", "tests", "solution"
+STEPS, WORKDIR = "steps", "workdir"
+_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
 MAX_BYTES = 256 << 20
 """Maximum size of a task folder, which is read into memory."""
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where commands run: what a box of it is made of."""
+
+    context: Path
+    """The folder of the Dockerfile."""
+    image: str | None
+    """A prebuilt image; None: built from the Dockerfile."""
+    build: dockerfile.Build | None
+    """What the Dockerfile does, if boxes have no images."""
+    config: EnvironmentSection
+    network: bool
+    has_tests: bool = False
+    """Whether the tests are part of it, as is usual for the image of a separate verifier."""
+
+
+@dataclass(frozen=True)
+class TaskStep:
+    """A task without [[steps]] is one step."""
+
+    name: str
+    folder: Path
+    instruction: str
+    agent_timeout_s: float | None
+    verifier: VerifierSection
+    tests: tuple[Path, ...]
+    """Folders whose content becomes /tests, in this order."""
+    min_reward: float | dict[str, float] | None
+    separate: Place | None
+    """Where the tests run, if not in the box of the episode."""
+    artifacts: tuple[str, ...]
+    """Paths that a separate verifier gets from the box of the episode."""
+
+
+@dataclass(frozen=True)
 class TaskFolder:
     name: str
     path: Path
-    instruction: str
     config: TaskConfig
-    build: dockerfile.Build
+    place: Place
+    steps: tuple[TaskStep, ...]
     digest: str
     """Hash of all files, to notice rows that belong to another version of the task."""
+
+    @property
+    def instruction(self) -> str:
+        return self.steps[0].instruction
 
 
 def is_task(path: Path) -> bool:
     return os.path.lexists(path / CONFIG)
 
 
-def load_folder(path: Path, host: dockerfile.HostImage, accepted: Sequence[str]) -> TaskFolder:
+@dataclass(frozen=True)
+class Host:
+    """What decides whether a task can be played."""
+
+    image: dockerfile.HostImage
+    accepted: Sequence[str]
+    lacks: Mapping[Need, str]
+    """What the boxes lack."""
+    has_network: bool = True
+    """Whether containers may have a network."""
+
+
+def load_folder(path: Path, host: Host) -> TaskFolder:
     """Load a task folder. Raises UnsupportedTask with the file, line or key that cannot be provided."""
     try:
         digest = _check_tree(path)
-        config = read_config(_text(path / CONFIG))
-        instruction = _text(path / INSTRUCTION).strip()
-        build = _build(path, config, host, accepted)
-        tests = _text(path / TESTS / "test.sh")
+        config = read_config(_text(path / CONFIG), host.lacks)
+        place = _place(
+            path / ENVIRONMENT, config.environment, host, _network(config, "agent", config.agent.network_mode, host)
+        )
+        steps = tuple(_steps(path, config, place, host))
     except OSError as error:
         raise dockerfile.UnsupportedTask(f"{error.filename or path} cannot be read: {error.strerror}") from error
-    if not instruction:
-        raise dockerfile.UnsupportedTask(f"{INSTRUCTION} is empty")
-    if found := dockerfile.network_command(tests):
-        reason = f"{TESTS}/test.sh line {found[0]}: `{found[1]}` needs a network, which a box does not have"
+    return TaskFolder(path.name, path, config, place, steps, digest)
+
+
+def _steps(path: Path, config: TaskConfig, place: Place, host: Host) -> Iterator[TaskStep]:
+    sections: list[StepSection | None] = [*config.steps] if config.steps else [None]
+    for section in sections:
+        folder = path / STEPS / section.name if section else path
+        verifier = config.verifier if section is None else section.verifier.over(config.verifier)
+        instruction = without_canary(_text(folder / INSTRUCTION)).strip()
+        if not instruction:
+            raise dockerfile.UnsupportedTask(f"{(folder / INSTRUCTION).relative_to(path)} is empty")
+        own = (section.agent.timeout_sec if section else None) or config.agent.timeout_sec
+        tests = tuple(each for each in dict.fromkeys((path / TESTS, folder / TESTS)) if each.is_dir())
+        mode = (section.agent.network_mode if section else None) or config.agent.network_mode
+        separate = _separate(path, tests, config, verifier, host) if verifier.is_separate else None
+        network = _network(config, "agent", mode, host)
+        if network != place.network:
+            raise dockerfile.UnsupportedTask("agent.network_mode changes between steps, and a box keeps its network")
+        if separate is None and verifier.network_mode not in (None, "public" if network else "no-network"):
+            found = verifier.network_mode
+            raise dockerfile.UnsupportedTask(
+                f"verifier.network_mode = {found!r} differs from the agent's, and a box keeps its network; expected "
+                "environment_mode = 'separate'"
+            )
+        if separate is None or not separate.has_tests:
+            _check_tests(tests, path, host)
+        artifacts = [*config.artifacts, *(section.artifacts if section else ())]
+        sources = tuple(each if isinstance(each, str) else each.source for each in artifacts)
+        yield TaskStep(
+            name=section.name if section else "",
+            folder=folder,
+            instruction=instruction,
+            agent_timeout_s=own,
+            verifier=verifier,
+            tests=tests,
+            min_reward=section.min_reward if section else None,
+            separate=separate,
+            artifacts=sources,
+        )
+
+
+def _check_tests(tests: Sequence[Path], path: Path, host: Host) -> None:
+    scripts = [folder / "test.sh" for folder in tests if (folder / "test.sh").exists()]
+    text = _text(scripts[-1] if scripts else path / TESTS / "test.sh")
+    if Need.NETWORK in host.lacks and (found := dockerfile.network_command(text)):
+        name = scripts[-1].relative_to(path)
+        reason = f"{name} line {found[0]}: `{found[1]}` needs a network, which a box does not have"
         raise dockerfile.UnsupportedTask(reason)
-    return TaskFolder(path.name, path, instruction, config, build, digest)
 
 
-def _build(path: Path, config: TaskConfig, host: dockerfile.HostImage, accepted: Sequence[str]) -> dockerfile.Build:
-    folder = path / ENVIRONMENT
+def without_canary(text: str) -> str:
+    """Return the text without its first lines that mark a benchmark's files, which the model is not to read."""
+    lines = text.split("\n")
+    while lines and (_CANARY.fullmatch(lines[0].strip()) or not lines[0].strip()):
+        del lines[0]
+    return "\n".join(lines)
+
+
+def _network(config: TaskConfig, phase: str, own: NetworkMode | None, host: Host) -> bool:
+    """Return whether the box of a phase has a network. Raises UnsupportedTask if it should and cannot.
+
+    `own`: the mode of the phase, which precedes that of the environment.
+    """
+    environment = config.environment
+    stated = {f"{phase}.network_mode": own, "environment.network_mode": environment.network_mode}
+    legacy: dict[str, NetworkMode | None] = (
+        {"environment.allow_internet": "public"} if environment.allow_internet else {}
+    )
+    found = next(((key, mode) for key, mode in {**stated, **legacy}.items() if mode), None)
+    why = host.lacks.get(Need.NETWORK) or ("" if host.has_network else "container_network is null")
+    if found and found[1] == "public" and why:
+        shown = "true" if found[0] in legacy else "'public'"
+        raise dockerfile.UnsupportedTask(f"task.toml: {found[0]} = {shown}: {why}")
+    return not why and (found[1] == "public" if found else environment.allow_internet is None)
+
+
+def _separate(path: Path, tests: Sequence[Path], config: TaskConfig, verifier: VerifierSection, host: Host) -> Place:
+    """Return where a separate verifier's tests run: in its own image or Dockerfile, else in a new environment."""
+    own = verifier.environment or config.environment
+    network = _network(config, "verifier", verifier.network_mode or own.network_mode, host)
+    for folder in reversed(tests):
+        if (verifier.environment and verifier.environment.docker_image) or (folder / "Dockerfile").exists():
+            return replace(_place(folder, own, host, network), has_tests=True)
+    prebuilt = own.docker_image or config.environment.docker_image
+    return _place(path / ENVIRONMENT, own.model_copy(update={"docker_image": prebuilt}), host, network)
+
+
+def _place(folder: Path, config: EnvironmentSection, host: Host, network: bool) -> Place:
     for name in _COMPOSE:
         if (folder / name).exists():
-            raise dockerfile.UnsupportedTask(f"{ENVIRONMENT}/{name}: several containers are not supported")
+            raise dockerfile.UnsupportedTask(f"{folder.name}/{name}: several containers are not supported")
+    file = folder / "Dockerfile"
+    if Need.IMAGE not in host.lacks:
+        if not config.docker_image and not file.exists():
+            raise dockerfile.UnsupportedTask(f"{folder.name}/Dockerfile is missing, and there is no docker_image")
+        return Place(folder, config.docker_image, None, config, network)
     if (folder / ".dockerignore").exists():
         raise dockerfile.UnsupportedTask(
-            f"{ENVIRONMENT}/.dockerignore is not supported: remove the files that it excludes"
+            f"{folder.name}/.dockerignore is not supported: remove the files that it excludes"
         )
-    file = folder / "Dockerfile"
     if not file.exists():
-        raise dockerfile.UnsupportedTask(f"{ENVIRONMENT}/Dockerfile is missing; prebuilt images cannot be started")
-    build = dockerfile.read_build(_text(file), host, accepted)
-    build.env |= config.environment.env
-    if workdir := config.environment.workdir:
+        raise dockerfile.UnsupportedTask(
+            f"{folder.name}/Dockerfile is missing; prebuilt images need an engine (boxes: docker)"
+        )
+    build = dockerfile.read_build(_text(file), host.image, host.accepted)
+    build.env |= config.env
+    if workdir := config.workdir:
         build.workdir = _workdir(workdir)
         build.folders.append(build.workdir)
-    return build
+    return Place(folder, None, build, config, network)
 
 
 def _workdir(path: str) -> str:
@@ -138,7 +282,7 @@ def _check_tree(path: Path) -> str:
     A link from environment/ to tests/ would show the tests to the model, so it is refused as well.
     """
     found, size = hashlib.sha256(), 0
-    for part in (CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION):
+    for part in (CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION, STEPS):
         if not os.path.lexists(path / part):
             continue
         if (path / part).is_symlink():
@@ -181,23 +325,27 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+NetworkMode = Literal["no-network", "public", "allowlist"]
+
+
 class AgentSection(_Section):
     timeout_sec: float | None = Field(default=None, gt=0)
     user: str | int | None = None
-    network_mode: str | None = None
+    network_mode: NetworkMode | None = None
 
 
-class VerifierSection(_Section):
-    timeout_sec: float = Field(default=600.0, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
-    user: str | int | None = None
-    network_mode: str | None = None
-    environment_mode: str | None = None
-    environment: dict[str, Any] | None = None
+class McpServer(_Section):
+    """A server of tools. One of `stdio` is a command in the box."""
+
+    name: str = Field(min_length=1)
+    transport: str = "sse"
+    command: str | None = None
+    args: tuple[str, ...] = ()
 
 
 class EnvironmentSection(_Section):
     build_timeout_sec: float = Field(default=600.0, gt=0)
+    docker_image: str | None = None
     os: str = "linux"
     memory_mb: int | None = Field(default=None, gt=0)
     memory: str | None = None
@@ -205,12 +353,54 @@ class EnvironmentSection(_Section):
     storage: str | None = None
     gpus: int | None = None
     tpu: dict[str, Any] | None = None
-    mcp_servers: list[Any] = Field(default_factory=list)
+    mcp_servers: list[McpServer] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict)
     healthcheck: dict[str, Any] | None = None
     workdir: str | None = None
-    network_mode: str | None = None
+    network_mode: NetworkMode | None = None
     allow_internet: bool | None = None
+
+
+class CollectSection(_Section):
+    command: str
+    service: str = "main"
+    timeout_sec: float = Field(default=60.0, gt=0)
+
+
+class VerifierSection(_Section):
+    timeout_sec: float = Field(default=600.0, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+    user: str | int | None = None
+    network_mode: NetworkMode | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentSection | None = None
+    collect: list[CollectSection] = Field(default_factory=list)
+
+    @property
+    def is_separate(self) -> bool:
+        return self.environment_mode == "separate" or (self.environment_mode is None and self.environment is not None)
+
+    def over(self, task: VerifierSection) -> VerifierSection:
+        """Return this section of a step with what it leaves out as in the task's, whose variables apply as well."""
+        left_out = {name: getattr(task, name) for name in type(self).model_fields if name not in self.model_fields_set}
+        if "environment" in self.model_fields_set or "environment_mode" in self.model_fields_set:
+            left_out.pop("environment_mode", None)
+        return self.model_copy(update={**left_out, "env": {**task.env, **self.env}})
+
+
+class ArtifactSection(_Section):
+    source: str
+    service: str | None = None
+    exclude: list[str] = Field(default_factory=list)
+
+
+class StepSection(_Section):
+    name: str = Field(pattern=r"^[^/\\\x00-\x1f]+$")
+    agent: AgentSection = AgentSection()
+    verifier: VerifierSection = VerifierSection()
+    min_reward: float | dict[str, float] | None = None
+    healthcheck: dict[str, Any] | None = None
+    artifacts: list[str | ArtifactSection] = Field(default_factory=list)
 
 
 class TaskConfig(_Section):
@@ -219,7 +409,9 @@ class TaskConfig(_Section):
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     environment: EnvironmentSection = EnvironmentSection()
-    steps: list[Any] | None = None
+    steps: list[StepSection] | None = None
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
+    artifacts: list[str | ArtifactSection] = Field(default_factory=list)
 
     @property
     def memory_mb(self) -> int | None:
@@ -230,7 +422,7 @@ class TaskConfig(_Section):
         return self.environment.storage_mb or _mb("environment.storage", self.environment.storage)
 
 
-def read_config(text: str) -> TaskConfig:
+def read_config(text: str, lacks: Mapping[Need, str]) -> TaskConfig:
     """Parse task.toml. Raises UnsupportedTask with the key that is invalid, or that a box cannot provide."""
     try:
         config = TaskConfig.model_validate(tomllib.loads(text))
@@ -240,49 +432,70 @@ def read_config(text: str) -> TaskConfig:
         problem = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, problem["loc"]))
         raise dockerfile.UnsupportedTask(f"task.toml: {key}: {problem['msg']}") from error
-    for reason in _refusals(config):
+    for reason in _refusals(config, lacks):
         raise dockerfile.UnsupportedTask(f"task.toml: {reason}")
     _ = config.memory_mb, config.storage_mb  # raises if they are not sizes
     return config
 
 
-def _refusals(config: TaskConfig) -> list[str]:
-    agent, verifier, environment = config.agent, config.verifier, config.environment
-    found = []
-    if config.steps:
-        found.append("[[steps]]: tasks with several steps are not supported")
-    if environment.os != "linux":
-        found.append(f"environment.os = {environment.os!r}: a box is a Linux machine")
-    if environment.gpus:
-        found.append(f"environment.gpus = {environment.gpus}: a box has no GPU")
-    if environment.tpu:
-        found.append("environment.tpu: a box has no TPU")
-    if environment.mcp_servers:
-        found.append("environment.mcp_servers: MCP servers are not started")
-    if environment.healthcheck:
-        found.append("environment.healthcheck: services are not started")
-    if environment.allow_internet:
-        found.append("environment.allow_internet = true: a box has no network")
-    for name, section in (("agent", agent), ("verifier", verifier), ("environment", environment)):
-        if section.network_mode not in (None, "no-network"):
-            found.append(f"{name}.network_mode = {section.network_mode!r}: a box has no network")
-    for name, user in (("agent", agent.user), ("verifier", verifier.user)):
-        if user not in (None, "root", 0, "0"):
-            found.append(f"{name}.user = {user!r}: a box has one user, root")
-    if verifier.environment is not None or verifier.environment_mode not in (None, "shared"):
-        found.append("verifier.environment: tests that need a container of their own are not supported")
-    for name, env in (("environment", environment.env), ("verifier", verifier.env)):
-        found += [
-            f"{name}.env.{key} = {value!r}: variables of the host are not passed on"
-            for key, value in env.items()
-            if "${" in value
-        ]
-        found += [
-            f"{name}.env: {key!r} = {value!r:.80} cannot be a variable: its name is empty, or has `=` or NUL in it"
-            for key, value in env.items()
-            if not key or "=" in key or "\0" in key + value
-        ]
-    return found
+def _refusals(config: TaskConfig, lacks: Mapping[Need, str]) -> Iterator[str]:
+    steps = config.steps or []
+    if len({step.name.casefold() for step in steps}) < len(steps):
+        yield "[[steps]]: two steps have the same name"
+    for step in steps:
+        if step.name in (".", "..") or step.name.endswith((".", " ")):
+            yield f"[[steps]]: the name {step.name!r} is not that of a folder"
+        if step.healthcheck:
+            yield f"steps.{step.name}.healthcheck: services are not started"
+    environments = {"environment": config.environment}
+    verifiers = {"verifier": config.verifier, **{f"steps.{step.name}.verifier": step.verifier for step in steps}}
+    agents = {"agent": config.agent, **{f"steps.{step.name}.agent": step.agent for step in steps}}
+    for name, verifier in verifiers.items():
+        if verifier.environment is not None:
+            environments[f"{name}.environment"] = verifier.environment
+            if verifier.environment_mode == "shared":
+                yield f"{name}.environment_mode = 'shared' contradicts {name}.environment"
+        for collect in verifier.collect:
+            if collect.service != "main":
+                yield f"{name}.collect.service = {collect.service!r}: several containers are not supported"
+    for name, environment in environments.items():
+        if environment.os.lower() != "linux":
+            yield f"{name}.os = {environment.os!r}: a box is a Linux machine"
+        if environment.gpus:
+            yield f"{name}.gpus = {environment.gpus}: a box has no GPU"
+        if environment.tpu:
+            yield f"{name}.tpu: a box has no TPU"
+        if environment.healthcheck:
+            yield f"{name}.healthcheck: services are not started"
+        for server in environment.mcp_servers:
+            if server.transport != "stdio" or not server.command:
+                found = f"{name}.mcp_servers: {server.name!r} has the transport {server.transport!r}"
+                yield f"{found}; expected 'stdio' with a command, because other services are not started"
+    people: dict[str, AgentSection | VerifierSection] = {**agents, **verifiers}
+    for name, one in people.items():
+        if one.user not in (None, "root", 0, "0"):
+            yield f"{name}.user = {one.user!r}: {lacks.get(Need.USERS, 'users are not supported')}"
+    modes = {name: each.network_mode for name, each in people.items()}
+    for name, mode in {**modes, **{name: each.network_mode for name, each in environments.items()}}.items():
+        if mode == "allowlist":
+            yield f"{name}.network_mode = 'allowlist': a box has all of a network or none"
+    for artifact in [*config.artifacts, *(each for step in steps for each in step.artifacts)]:
+        source = artifact if isinstance(artifact, str) else artifact.source
+        if not isinstance(artifact, str) and (artifact.exclude or artifact.service not in (None, "main")):
+            yield f"artifacts: {source}: `exclude` and services are not supported"
+        if not source.startswith("/") or ".." in source.split("/"):
+            yield f"artifacts: {source}: expected an absolute path without `..`"
+    variables = {name: environment.env for name, environment in environments.items()}
+    variables |= {name: verifier.env for name, verifier in verifiers.items()}
+    for name, env in variables.items():
+        for key, value in env.items():
+            if "${" in value:
+                yield f"{name}.env.{key} = {value!r}: variables of the host are not passed on"
+            if not key or "=" in key or "\0" in key + value:
+                yield (
+                    f"{name}.env: {key!r} = {value!r:.80} cannot be a variable: its name is empty, or has `=` or NUL "
+                    "in it"
+                )
 
 
 def _mb(key: str, text: str | None) -> int | None:
@@ -302,7 +515,7 @@ class TaskSet:
     """Why a task cannot be played."""
 
 
-def load_tasks(settings: HarborSettings) -> TaskSet:
+def load_tasks(settings: HarborSettings, lacks: Mapping[Need, str]) -> TaskSet:
     """Load all tasks. Raises OperatorError if there are none, or if a box would show their tests to the model."""
     root = EXAMPLES if settings.tasks is None else settings.tasks
     if not root.is_dir():
@@ -310,23 +523,24 @@ def load_tasks(settings: HarborSettings) -> TaskSet:
     folders = [root] if is_task(root) else sorted(path for path in root.iterdir() if is_task(path))
     if not folders:
         raise OperatorError(f"tasks: {root} contains no task folder (a folder with a task.toml)")
-    _check_hidden(root, settings)
-    host, playable, refused = dockerfile.host_image(), {}, {}
+    _check_hidden(root, settings, lacks)
+    has_network = settings.container_network is not None
+    host, playable, refused = Host(dockerfile.host_image(), settings.accept_images, lacks, has_network), {}, {}
     for folder in folders:
         try:
             if folder.is_symlink():
                 raise dockerfile.UnsupportedTask("the task folder is a link; expected the folder itself")
-            playable[folder.name] = load_folder(folder.resolve(), host, settings.accept_images)
+            playable[folder.name] = load_folder(folder.resolve(), host)
         except dockerfile.UnsupportedTask as error:
             refused[folder.name] = str(error)
     return TaskSet(playable, refused)
 
 
-def _check_hidden(root: Path, settings: HarborSettings) -> None:
+def _check_hidden(root: Path, settings: HarborSettings, lacks: Mapping[Need, str]) -> None:
     for path in settings.host_paths:
         if not path.is_absolute() or not path.is_dir():
             raise OperatorError(f"host_paths: {path} is not a folder with an absolute path")
-    shown = [*SYSTEM_PATHS, *map(str, settings.host_paths)]
+    shown = [*(SYSTEM_PATHS if Need.IMAGE in lacks else ()), *map(str, settings.host_paths)]
     if is_visible(str(root), shown):
         raise OperatorError(
             f"tasks: {root} is in a folder that every box shows ({', '.join(shown)}), so the model could read the "

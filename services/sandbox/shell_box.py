@@ -1,19 +1,19 @@
-"""Shell box: a small Linux machine in which untrusted commands run one after another and keep their files.
+"""Boxes of this host's own programs: a process that confines itself and runs commands (inside/box_main.py).
 
-    box = await ShellBox.start(BoxPlan(...))
-    result = await box.run(("bash", "-c", "make test"), cwd="/app", timeout_s=60)
-    await box.close()
+A box of *namespaces* has new user, process, mount, network, IPC, host name and cgroup namespaces, no capabilities, and
+a seccomp filter. It sees the host's programs (/usr, /bin, /lib) read-only, a few files of /etc, and an empty file
+system in memory, which disappears with it. Its network has only the loopback interface. If the server runs as root, the
+box runs as the user nobody; inside, that user is called root.
 
-Each box is a process of its own in new user, process, mount, network, IPC, host name and cgroup namespaces, without
-capabilities and behind a seccomp filter. It sees the host's programs (/usr, /bin, /lib) read-only, a few files of /etc,
-and an empty file system in memory, which disappears with it. Its network has only the loopback interface. If the server
-runs as root, the box runs as the user nobody; inside, that user is called root.
+A box of *Landlock* is a folder in the host's temporary folder, for hosts that allow no user namespaces. It can read the
+same programs, write only in its folder, and connect only to its endpoint; it cannot signal, trace or read the memory of
+other processes. But its paths are those of the host, so there is no /app; it has no /proc and no server of its own; its
+storage is limited by file, its number of processes together with those of its user; and, unless the server runs as
+root, it can change the modes and times of its user's files and see whether a file exists.
 
-It does not protect against vulnerabilities in the kernel or the CPU (use a virtual machine). It limits the memory of
-each process, the number of processes and the size of all files, but not the total CPU time or memory of a box. What is
-readable for everyone under /usr, or in folders that the operator adds, is readable in the box: keep secrets elsewhere.
-
-It needs user namespaces. Landlock, which `Sandbox` uses without them, cannot give a box its own /app.
+Neither protects against vulnerabilities in the kernel or the CPU (use a virtual machine). They limit the memory of each
+process and the number of processes, but not the total CPU time or memory of a box. What is readable for everyone under
+/usr, or in folders that the operator adds, is readable in the box: keep secrets elsewhere.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import os
 import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, Self
-
-from pydantic import Field
+from typing import Any, Self
 
 from rollyard.records.data_files import IMPORT_ROOT
-from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.types import Json, Record
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
+from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxLimits, BoxRefused, CommandResult, Need, plan_for
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 from rollyard.services.sandbox.zygote_link import read_message
@@ -45,69 +43,58 @@ _ANSWER_S = 30.0
 """Extra time after a command's own for the box to answer."""
 _CHUNK = 8 << 20
 """Files are sent in messages of about this size; the channel's limit is 32 MiB, and base64 adds a third."""
-MIB = 1 << 20
+_END_S = 10.0
+"""How long a box of Landlock may take to kill its processes and remove its folder."""
+_COMMON = {
+    Need.IMAGE: "a box has the programs of this host, read-only",
+    Need.NETWORK: "a box has no network",
+    Need.USERS: "a box has one user, root",
+}
 
 
-class BoxLimits(Record):
-    storage_mb: int = Field(default=512, ge=1)
-    """Size of all files that the box writes; they are kept in memory."""
-    memory_mb: int = Field(default=4096, ge=64)
-    """Address space of each process."""
-    processes: int = Field(default=256, ge=4)
-    """Maximum number of simultaneous processes and threads."""
-    open_files: int = Field(default=1024, ge=16)
-    """Maximum number of open files of each process."""
-    output_kb: int = Field(default=64, ge=1)
-    """Maximum size of a command's output; of a longer one, the start and the end are kept."""
+class NamespaceBoxes:
+    name = "namespaces"
+    lacks: Mapping[Need, str] = _COMMON
+
+    async def check(self) -> None:
+        await (await self.start(plan_for(BoxLimits()))).close()
+
+    async def start(self, plan: BoxPlan) -> Box:
+        try:
+            return await ShellBox.start(plan)
+        except OperatorError as error:
+            raise OperatorError(
+                f"{error}. It needs user namespaces: allow them (sysctl user.max_user_namespaces, "
+                "kernel.apparmor_restrict_unprivileged_userns), or use another host"
+            ) from error
 
 
-class CommandResult(Record):
-    exit_code: int
-    """Negative: the number of the signal that ended it. -1 if its time was over."""
-    output: str
-    """Standard output and error, in the order in which they were written."""
-    timed_out: bool = False
-    output_dropped: int = 0
-    """Number of bytes in the middle of the output that were dropped."""
+class LandlockBoxes:
+    name = "landlock"
+    lacks: Mapping[Need, str] = {
+        **_COMMON,
+        Need.PATHS: "a box of Landlock has the paths of this host, so it cannot have an /app or /tests of its own",
+        Need.STORAGE_LIMIT: "a box of Landlock limits the size of each file, not of all",
+    }
 
+    async def check(self) -> None:
+        await (await self.start(plan_for(BoxLimits()))).close()
 
-class BoxEntry(Record):
-    path: str
-    kind: Literal["file", "folder", "link"]
-    data: bytes = b""
-    mode: int | None = None
-    """Permissions; None: the default."""
-    target: str = ""
-    """Where a link leads."""
-
-
-class BoxDied(RollyardError):
-    """The box has ended, or does not answer: out of memory, or killed."""
-
-
-class BoxRefused(RollyardError):
-    """The box could not do what the server asked, because of files that its commands created."""
-
-
-def plan_for(limits: BoxLimits, *, visible: Sequence[str] = (), folders: Sequence[str] = ()) -> BoxPlan:
-    """Return a plan with these limits. `visible`: folders of the host to show; `folders`: writable ones to create."""
-    return BoxPlan(
-        visible=tuple(visible),
-        folders=tuple(folders),
-        storage=limits.storage_mb * MIB,
-        memory=limits.memory_mb * MIB,
-        processes=limits.processes,
-        open_files=limits.open_files,
-    )
+    async def start(self, plan: BoxPlan) -> Box:
+        return await ShellBox.start(plan, root=tempfile.mkdtemp(prefix="rollyard-box-"))
 
 
 class ShellBox:
-    """One running box. Calls must not overlap."""
+    """The server's end of one box: a Box."""
 
-    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket, output_limit: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket, plan: BoxPlan, root: str) -> None:
         self._process = process
         self._end = end
-        self._output_limit = output_limit
+        self._output_limit = plan.output
+        self._root = root
+        self._cancelled: asyncio.Task[Json] | None = None
+        """The exchange of a command whose caller was cancelled."""
+        self.listener: socket.socket | None = None
         self.missing: tuple[str, ...] = ()
         """Parts of a machine that this host does not allow."""
 
@@ -117,8 +104,8 @@ class ShellBox:
         return self._process.pid
 
     @classmethod
-    async def start(cls, plan: BoxPlan, *, output_limit: int = 64 * 1024) -> Self:
-        """Start a box. Raises OperatorError if this host does not allow one."""
+    async def start(cls, plan: BoxPlan, *, root: str = "") -> Self:
+        """Start a box: of Landlock in the folder `root`, if given. Raises OperatorError if this host allows none."""
         own, other = socket.socketpair()
         own.setblocking(False)
         environment = {"PYTHONPATH": str(IMPORT_ROOT), "LC_ALL": "C.UTF-8"}
@@ -135,10 +122,12 @@ class ShellBox:
                 cwd="/",
             )
             other.close()
-            box = cls(process, own, output_limit)
+            box = cls(process, own, plan, root)
             try:
                 async with asyncio.timeout(_START_S):
-                    answer = await box._exchange(asdict(plan))
+                    answer = await box._exchange({"plan": asdict(plan), "root": root})
+                    if plan.endpoint and "ready" in answer:
+                        box.listener = await _received_socket(own)
             except (BoxDied, TimeoutError) as error:
                 await box.close()
                 errors.seek(0)
@@ -149,54 +138,59 @@ class ShellBox:
                 raise
         if "refused" in answer:
             await box.close()
-            raise OperatorError(
-                f"a shell box cannot start on this host: {answer['refused']}. It needs user namespaces: allow them "
-                "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), or use another host"
-            )
+            raise OperatorError(f"a shell box cannot start on this host: {answer['refused']}")
         box.missing = tuple(answer["ready"])
         return box
+
+    def path(self, path: str) -> str:
+        return self._root + path
 
     async def run(
         self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
     ) -> CommandResult:
-        """Run a command until it exits or its time is over. Processes in the background continue.
-
-        Raises BoxDied if the box has ended.
-        """
-        order = {"argv": list(argv), "cwd": cwd, "env": dict(env or {}), "timeout_s": timeout_s}
+        order = {"argv": list(argv), "cwd": self.path(cwd), "env": dict(env or {}), "timeout_s": timeout_s}
         result = await self._order("run", timeout_s + _ANSWER_S, output_limit=self._output_limit, **order)
         return CommandResult(**result)
 
-    async def write(self, entries: Sequence[BoxEntry]) -> None:
-        """Create files, folders and links. Raises BoxRefused if they cannot be created."""
+    async def put(self, entries: Sequence[BoxEntry]) -> None:
         pending: list[Json] = []
         size = 0
         for entry in entries:
             fields = entry.model_dump(exclude={"data"})
+            fields["path"] = self.path(entry.path)
             pending.append({**fields, "data": base64.b64encode(entry.data).decode()})
             size += len(entry.data)
             if size > _CHUNK:
-                await self._order("write", entries=pending)
+                await self._order("put", entries=pending)
                 pending, size = [], 0
         if pending:
-            await self._order("write", entries=pending)
+            await self._order("put", entries=pending)
 
-    async def read(self, path: str, limit: int) -> bytes | None:
-        """Return the first `limit` bytes of a regular file; None if there is none."""
-        found = await self._order("read", path=path, limit=limit)
-        return None if "missing" in found else base64.b64decode(found["data"])
+    async def get(self, path: str, limit: int) -> list[BoxEntry] | None:
+        found = await self._order("get", path=self.path(path), limit=limit)
+        if found is None:
+            return None
+        start = len(self._root)
+        return [
+            BoxEntry(**{**fields, "path": fields["path"][start:], "data": base64.b64decode(fields["data"])})
+            for fields in found
+        ]
 
     async def remove(self, path: str) -> None:
-        """Remove a file or folder, if it exists. Raises BoxRefused if it cannot be removed."""
-        await self._order("remove", path=path)
+        await self._order("remove", path=self.path(path))
 
     async def kill_processes(self) -> None:
-        """Kill every process of the box. Its files stay."""
         await self._order("kill")
 
     async def close(self) -> None:
-        """End the box and all its processes."""
+        if self._cancelled is not None:
+            self._cancelled.cancel()
+        if self.listener is not None:
+            self.listener.close()
         self._end.close()
+        if self._root:  # no namespace ends its processes with it: it has to do this, and to remove its folder
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _END_S)
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -204,13 +198,29 @@ class ShellBox:
     async def _order(self, action: str, wait_s: float = _ANSWER_S, **order: Any) -> Any:
         try:
             async with asyncio.timeout(wait_s):
-                answer = await self._exchange({"do": action, **order})
+                await self._interrupt()
+                exchange = asyncio.create_task(self._exchange({"do": action, **order}))
+                try:
+                    answer = await asyncio.shield(exchange)
+                except asyncio.CancelledError:
+                    self._cancelled = exchange
+                    raise
         except TimeoutError as error:
             await self.close()
             raise BoxDied("the box does not answer") from error
         if "error" in answer:
             raise BoxRefused(str(answer["error"]))
         return answer["result"]
+
+    async def _interrupt(self) -> None:
+        """End the command of a caller that was cancelled: the box does so as soon as it gets another order."""
+        if (exchange := self._cancelled) is None:
+            return
+        self._cancelled = None
+        if not exchange.done():
+            await asyncio.get_running_loop().sock_sendall(self._end, framed({"do": "kill"}))
+            await exchange
+            await read_message(self._end)
 
     async def _exchange(self, message: Json) -> Json:
         loop = asyncio.get_running_loop()
@@ -221,7 +231,18 @@ class ShellBox:
             raise BoxDied(f"the box has ended: {error}") from error
 
 
-def is_visible(path: str, visible: Sequence[str]) -> bool:
-    """Return whether the host's file `path` can be read in a box that shows the folders `visible`."""
-    real = os.path.realpath(path)
-    return any(f"{real}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/") for folder in visible)
+async def _received_socket(end: socket.socket) -> socket.socket:
+    """Return the socket that the peer sends as a file descriptor."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(end, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(end)
+    _, descriptors, _, _ = socket.recv_fds(end, 1, 1)
+    if not descriptors:
+        raise BoxDied("the box has ended")
+    found = socket.socket(fileno=descriptors[0])
+    found.setblocking(False)
+    return found

@@ -31,9 +31,9 @@ from rollyard.services.config.load import load
 from rollyard.services.datasets.dataset import MixtureSettings
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
+from tests.support.boxes import why_no_box
 from tests.support.commands import Command, options_of
 from tests.support.doc_pages import commands, sections
-from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
 from tests.unit.resources_servers.answers.grading import in_process_server
 

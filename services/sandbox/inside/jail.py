@@ -76,16 +76,20 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Limit the number of threads, relative to the number running on the host.
+    max_threads = thread_limit(plan.processes + _OWN_PROCESSES)
+    resource.setrlimit(resource.RLIMIT_NPROC, (max_threads, max_threads))
+
+
+def thread_limit(own: int) -> int:
+    """Return a limit that lets one jail start about `own` threads, relative to the number running on the host.
 
     Without a user namespace, the kernel's limit covers all threads of the user, not only those of this jail.
     """
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)
             running = int(file.read().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
-        return
-    max_threads = running + plan.processes + _OWN_PROCESSES + _THREAD_HEADROOM
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    max_threads = max_threads if hard == resource.RLIM_INFINITY else min(max_threads, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (max_threads, max_threads))
+        return hard
+    found = running + own + _THREAD_HEADROOM
+    return found if hard == resource.RLIM_INFINITY else min(found, hard)

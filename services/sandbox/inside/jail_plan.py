@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class BoxPlan:
-    """What a shell box shows and allows. Sizes are in bytes."""
+    """What a box shows and allows. Sizes are in bytes."""
 
     visible: Sequence[str]
     """Files and folders of the host that are visible read-only under their own paths, in addition to SYSTEM_PATHS."""
@@ -49,4 +49,11 @@ class BoxPlan:
     """Address space of each process."""
     processes: int
     open_files: int
+    output: int = 64 * 1024
+    """How much is kept of a command's output."""
+    image: str = ""
+    """The image of a container; other boxes have none."""
+    network: bool = False
+    endpoint: bool = False
+    """Whether the box's processes may connect to one server outside (`Box.listener`)."""
     hostname: str = "box"

@@ -15,6 +15,10 @@ _RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 5: 16}
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 RESTRICTS_TRUNCATE = 3
 """First Landlock version that can restrict truncating files."""
+SCOPES_SIGNALS = 6
+"""First Landlock version that can restrict signals."""
+_MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
+_CONNECT_TCP = 2
 
 
 def version() -> int:
@@ -25,12 +29,12 @@ def version() -> int:
         return 0
 
 
-def rules(readable: Iterable[str]) -> int:
+def rules(readable: Iterable[str], writable: Iterable[str] = (), ports: Iterable[int] = ()) -> int:
     """Create a ruleset and return its file descriptor.
 
-    It allows reading and executing only files under `readable`, and writing only to /dev/null. It forbids TCP, and
-    signals to processes outside the jail. Older versions enforce the parts that they support. Raises OSError if the
-    kernel does not support Landlock.
+    It allows reading and executing only files under `readable`, writing only to /dev/null and under `writable`, and
+    connecting by TCP only to `ports`. It forbids signals to processes outside the jail. Older versions enforce the
+    parts that they support. Raises OSError if the kernel does not support Landlock.
     """
     abi_version = version()
     rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(abi_version, 1))) - 1
@@ -39,6 +43,11 @@ def rules(readable: Iterable[str]) -> int:
     ruleset = libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     for path in readable:
         _allow(ruleset, path)
+    for path in writable:
+        _add_path(ruleset, path, rights & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE))
+    for port in ports:
+        rule = struct.pack("=QQ", _CONNECT_TCP, port)
+        libc.syscall(_ADD, ctypes.c_int(ruleset), ctypes.c_int(2), rule, ctypes.c_uint32(0))
     return ruleset
 
 
@@ -50,6 +59,10 @@ def restrict(rules: int) -> None:
 def _allow(rules: int, path: str) -> None:
     rights = _EXECUTE | _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)  # noqa: PTH112 (pathlib is not loaded)
     rights |= _WRITE_FILE if path == os.devnull else 0
+    _add_path(rules, path, rights)
+
+
+def _add_path(rules: int, path: str, rights: int) -> None:
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", rights, opened)

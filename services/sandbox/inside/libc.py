@@ -13,7 +13,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 163
 PR_SET_PDEATHSIG = 1
 _PIDFD_OPEN = 434
 """System call number, which is the same on x86_64 and aarch64."""
-_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -50,6 +50,11 @@ def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
             os.close(opened)
 
 
+def enter_namespace(descriptor: int) -> None:
+    """Move this thread into the namespace of an opened file of /proc/PID/ns."""
+    checked(_libc().setns(descriptor, 0), "setns")
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     found = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     checked(found, f"mount {target}")
@@ -71,6 +76,11 @@ def pidfd_open(process: int) -> int:
 def die_with_parent(signal: int) -> None:
     """Have the kernel send `signal` to this process when its parent exits."""
     prctl(PR_SET_PDEATHSIG, signal)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent exits."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_memory() -> None:

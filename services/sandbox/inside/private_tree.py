@@ -52,8 +52,7 @@ def build(plan: BoxPlan) -> list[str]:
     Raises OSError if it cannot be built.
     """
     # Open before the stage hides /tmp, where visible folders may be.
-    wanted = [*SYSTEM_PATHS, *(f"/etc/{name}" for name in _ETC), *(f"/dev/{name}" for name in _DEVICES), *plan.visible]
-    sources = [(path, _opened(path)) for path in dict.fromkeys(wanted) if os.path.lexists(path)]
+    sources = [(path, _opened(path)) for path in dict.fromkeys(shown(plan)) if os.path.lexists(path)]
     start_stage(plan.storage)
     for path in _PLAIN_FOLDERS:
         os.makedirs(STAGE + path, exist_ok=True)  # noqa: PTH103
@@ -72,6 +71,11 @@ def build(plan: BoxPlan) -> list[str]:
     for path in plan.folders:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
     return missing
+
+
+def shown(plan: BoxPlan) -> list[str]:
+    """Return the host's files and folders that a box can read."""
+    return [*SYSTEM_PATHS, *(f"/etc/{name}" for name in _ETC), *(f"/dev/{name}" for name in _DEVICES), *plan.visible]
 
 
 def start_stage(size: int) -> None:

@@ -10,6 +10,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from typing import Literal
 
 from rollyard.services.sandbox.inside import landlock, libc
 
@@ -78,6 +79,7 @@ SHELL = (
 """Calls of NEVER that a shell box allows: its namespaces and the lack of capabilities confine them."""
 CLONE, CLONE3, PRLIMIT64, PRCTL = (56, 220), (435, 435), (302, 261), (157, 167)
 SOCKET, SOCKETPAIR, FCNTL, IOCTL, OPEN, OPENAT = (41, 198), (53, 199), (72, 25), (16, 29), (2, None), (257, 56)
+SENDTO, SENDMSG, SENDMMSG = (44, 206), (46, 211), (307, 269)
 """Calls that are refused depending on their arguments."""
 
 
@@ -86,6 +88,7 @@ _CLONE_THREAD = 0x10000
 _AF_UNIX, _NON_STREAM_BITS = 1, 0xE
 _SHELL_SOCKETS = (_AF_UNIX, 2, 10, 16)
 """Address families: local, IPv4, IPv6, and netlink, which programs use to list network interfaces."""
+_IPPROTO_TCP, _MSG_FASTOPEN = 6, 0x20000000
 _O_TRUNC = 0o1000
 _F_SETLEASE = 1024
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _FIOSETOWN, _SIOCSPGRP = 8, 10, 15, 0x8901, 0x8902
@@ -104,11 +107,15 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
 
 
-def install(*, namespaces: bool, shell: bool = False) -> None:
+Shell = Literal["", "namespaces", "landlock"]
+
+
+def install(*, namespaces: bool, shell: Shell = "") -> None:
     """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
 
-    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused. A
-    `shell`, which needs namespaces, may also use sockets, queues and priorities, which its namespaces separate.
+    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused,
+    except for a `shell`. One in namespaces may also use sockets, queues and priorities, which these separate; one that
+    Landlock confines only TCP sockets, and `connect`, which it restricts.
     """
     code = _assemble(os.uname().machine, namespaces, shell)
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -116,16 +123,16 @@ def install(*, namespaces: bool, shell: bool = False) -> None:
     libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
 
 
-def _assemble(machine: str, namespaces: bool, shell: bool) -> bytes:
+def _assemble(machine: str, namespaces: bool, shell: Shell) -> bytes:
     if machine not in _AUDIT:
         raise OSError(errno.ENOSYS, f"the seccomp filter does not support {machine}, only {', '.join(_AUDIT)}")
     architecture_index = 0 if machine == "x86_64" else 1
-    refused = {**NEVER, **({} if namespaces else NO_PROCESSES | NO_CHANGES | NO_WATCHING)}
+    refused = {**NEVER, **({} if namespaces or shell else NO_PROCESSES | NO_CHANGES | NO_WATCHING)}
     instructions = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     instructions += [(_LOAD, 0, 0, _NUMBER)]
     if machine == "x86_64":  # x32 calls are the same calls with other numbers
         instructions += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
-    for name in SHELL if shell else ():
+    for name in {"": (), "namespaces": SHELL, "landlock": ("socket", "connect")}[shell]:
         del refused[name]
     for numbers in refused.values():
         if (number := numbers[architecture_index]) is not None:
@@ -140,19 +147,27 @@ def _assemble(machine: str, namespaces: bool, shell: bool) -> bytes:
 
 
 def _by_arguments(
-    namespaces: bool, shell: bool
+    namespaces: bool, shell: Shell
 ) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Instruction]]]:
     """Yield system calls, each at most once, with the conditions under which they are refused."""
     # A process may lower its own limits (first argument 0), but not those of others.
     yield PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
-    if shell:  # AF_VSOCK reaches the host of a virtual machine from every network namespace
+    if shell == "namespaces":  # AF_VSOCK reaches the host of a virtual machine from every network namespace
         yield SOCKET, _refuse_unless_any(0, _SHELL_SOCKETS)
+    elif shell == "landlock":
+        # Landlock restricts TCP alone: neither the host's local sockets nor other protocols over IP.
+        tcp = [*_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS), *_refuse_unless_any(2, (0, _IPPROTO_TCP))]
+        yield SOCKET, [*_refuse_unless_any(0, (2, 10)), *tcp]
+        # TCP Fast Open connects without the call that Landlock restricts.
+        yield SENDTO, _refuse_if(3, _ANY_BIT, _MSG_FASTOPEN)
+        yield SENDMSG, _refuse_if(2, _ANY_BIT, _MSG_FASTOPEN)
+        yield SENDMMSG, _refuse_if(3, _ANY_BIT, _MSG_FASTOPEN)
     else:
         yield (SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
     # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
-    if namespaces:
+    if namespaces or shell:
         yield CLONE, _refuse_if(0, _ANY_BIT, libc.NAMESPACES)
         yield FCNTL, leases
         return

@@ -13,7 +13,7 @@ from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES
 from rollyard.testing import Rollout, calls, play
-from tests.support.shell_boxes import why_no_box
+from tests.support.boxes import why_no_box
 from tests.support.waiting import until
 from tests.unit.resources_servers.harbor_task.folders import write_task
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollyard.resources_servers.harbor_task.dockerfile import HostImage
-from rollyard.resources_servers.harbor_task.task_folder import TaskFolder, load_folder
+from rollyard.resources_servers.harbor_task.task_folder import Host, TaskFolder, load_folder
+from rollyard.services.sandbox.shell_box import NamespaceBoxes
 
 HOST = HostImage("debian", frozenset({"12", "bookworm"}), "3.11")
 TEST = "#!/bin/bash\nif [ -f /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
@@ -39,4 +40,4 @@ def write_task(
 
 def load(folder: Path, *accepted: str) -> TaskFolder:
     """Load the folder on a host that is Debian 12."""
-    return load_folder(folder, HOST, accepted)
+    return load_folder(folder, Host(HOST, accepted, NamespaceBoxes.lacks))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.resources_servers.harbor_task.app import read_reward
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, RunInstruction, UnsupportedTask, read_build
+from rollyard.resources_servers.harbor_task.harbor_box import read_reward
 from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, load_tasks
+from rollyard.services.sandbox.shell_box import NamespaceBoxes
 from tests.unit.resources_servers.harbor_task.folders import HOST, load, write_task
 
 
@@ -24,7 +25,7 @@ def refusal(folder: Path) -> str:
 def test_a_task_is_loaded_with_its_limits(tmp_path: Path) -> None:
     config = '[agent]\ntimeout_sec = 9\n[environment]\nmemory = "2G"\nstorage_mb = 10\n[unknown]\nkey = 1\n'
     task = load(write_task(tmp_path, config=config))
-    assert task.instruction == "Create the file done." and task.build.workdir == "/app"
+    assert task.instruction == "Create the file done." and task.place.build and task.place.build.workdir == "/app"
     assert (task.config.agent.timeout_sec, task.config.memory_mb, task.config.storage_mb) == (9.0, 2048, 10)
 
 
@@ -83,10 +84,18 @@ def test_the_digest_depends_on_every_file_and_a_link_within_its_part_is_kept(tmp
         ('[environment.env]\nKEY = "${SECRET}"', "environment.env.KEY"),
         ('[verifier.env]\nKEY = "${SECRET}"', "verifier.env.KEY"),
         ('[agent]\nuser = "me"', "agent.user = 'me'"),
-        ('[[steps]]\nname = "a"', "[[steps]]"),
+        ('[[steps]]\nname = "a"', "instruction.md is missing in a"),
+        ('[[steps]]\nname = "../a"', "steps.0.name"),
+        ('[[steps]]\nname = "a"\n[[steps]]\nname = "A"', "two steps have the same name"),
+        ('[[steps]]\nname = "a"\n[steps.agent]\nuser = "me"', "steps.a.agent.user = 'me': a box has one user, root"),
         ('[[environment.mcp_servers]]\nname = "a"', "environment.mcp_servers"),
         ('[environment.healthcheck]\ncommand = "a"', "environment.healthcheck"),
-        ("[verifier.environment]\ngpus = 0", "verifier.environment"),
+        ("[verifier.environment]\ngpus = 1", "verifier.environment.gpus = 1"),
+        ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\n', "contradicts verifier.environment"),
+        ('[verifier]\nnetwork_mode = "public"', "verifier.network_mode = 'public'"),
+        ('[environment]\nnetwork_mode = "anything"', "environment.network_mode"),
+        ('[[verifier.collect]]\ncommand = "true"\nservice = "db"', "verifier.collect.service = 'db'"),
+        ('artifacts = ["../x"]', "artifacts: ../x: expected an absolute path"),
         ('[environment]\nworkdir = "app"', "environment.workdir = 'app': expected an absolute path"),
         ('[environment]\nworkdir = "/x/../usr/src"', "/usr/src is read-only in a box"),
         ("[environment.env]\n'A=B' = 'x'", "environment.env: 'A=B'"),
@@ -119,27 +128,29 @@ def test_a_folder_of_tasks_is_divided_into_playable_and_refused_ones(tmp_path: P
     write_task(tmp_path, name="good")
     write_task(tmp_path, name="bad", dockerfile="FROM")
     (tmp_path / "notes").mkdir()
-    tasks = load_tasks(HarborSettings(tasks=tmp_path, accept_images=("debian:*",)))
+    tasks = load_tasks(HarborSettings(tasks=tmp_path, accept_images=("debian:*",)), NamespaceBoxes.lacks)
     assert set(tasks.playable) == {"good"} and set(tasks.refused) == {"bad"}
-    assert set(load_tasks(HarborSettings(tasks=tmp_path / "good", accept_images=("debian:*",))).playable) == {"good"}
+    assert set(
+        load_tasks(HarborSettings(tasks=tmp_path / "good", accept_images=("debian:*",)), NamespaceBoxes.lacks).playable
+    ) == {"good"}
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "/usr/share"])
 def test_a_folder_without_tasks_stops_the_start(path: str) -> None:
     with pytest.raises(OperatorError, match=path):
-        load_tasks(HarborSettings(tasks=Path(path)))
+        load_tasks(HarborSettings(tasks=Path(path)), NamespaceBoxes.lacks)
 
 
 def test_tasks_whose_tests_the_model_could_read_stop_the_start(tmp_path: Path) -> None:
     write_task(tmp_path / "tasks")
     with pytest.raises(OperatorError, match=re.escape(str(tmp_path / "tasks"))):
-        load_tasks(HarborSettings(tasks=tmp_path / "tasks", host_paths=(tmp_path,)))
+        load_tasks(HarborSettings(tasks=tmp_path / "tasks", host_paths=(tmp_path,)), NamespaceBoxes.lacks)
     with pytest.raises(OperatorError, match="host_paths: nowhere"):
-        load_tasks(HarborSettings(tasks=tmp_path / "tasks", host_paths=(Path("nowhere"),)))
+        load_tasks(HarborSettings(tasks=tmp_path / "tasks", host_paths=(Path("nowhere"),)), NamespaceBoxes.lacks)
 
 
 def test_the_example_tasks_can_be_played() -> None:
-    tasks = load_tasks(HarborSettings(tasks=EXAMPLES, accept_images=("debian:*",)))
+    tasks = load_tasks(HarborSettings(tasks=EXAMPLES, accept_images=("debian:*",)), NamespaceBoxes.lacks)
     assert set(tasks.playable) == {"count_words", "fix_script"} and not tasks.refused
 
 

@@ -1,0 +1,220 @@
+"""A task that is being played: boxes for its places, its steps one after another, and their rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
+from rollyard.resources_servers.harbor_task.harbor_box import VERIFIER_LOGS, TaskBox, TestReward
+from rollyard.resources_servers.harbor_task.task_folder import (
+    HarborSettings,
+    Place,
+    TaskFolder,
+    TaskSet,
+    TaskStep,
+    load_tasks,
+)
+from rollyard.resources_servers.harbor_task.tool_server import ToolServer
+from rollyard.services.sandbox.backends import backend_named
+from rollyard.services.sandbox.box import BoxBackend, BoxDied, BoxRefused, Need, plan_for
+from rollyard.services.sandbox.container_box import ContainerBoxes
+
+_LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What the episodes of a server share."""
+
+    tasks: TaskSet
+    settings: HarborSettings
+    backend: BoxBackend
+    slots: asyncio.Semaphore
+    built: dict[str, asyncio.Lock]
+    """Images that are being built, or have been."""
+
+    async def box(self, task: TaskFolder, place: Place, *, endpoint: bool = False) -> TaskBox:
+        """Start a box of a place, with what its Dockerfile creates. Raises UnsupportedTask if an instruction fails."""
+        limits, config = self.settings.limits, task.config
+        less = {
+            "memory_mb": min(limits.memory_mb, max(config.memory_mb or limits.memory_mb, 64)),
+            "storage_mb": min(limits.storage_mb, config.storage_mb or limits.storage_mb),
+        }
+        image, workdir, env = "", "/", dict(place.config.env)
+        if place.build is None:
+            image = await self._image(task, place)
+            workdir = place.config.workdir or await _images(self.backend).workdir_of(image)
+        else:
+            workdir = place.build.workdir
+            paths = [str(path / "bin") for path in self.settings.host_paths if (path / "bin").is_dir()]
+            env = {**place.build.env, "PATH": ":".join([*paths, place.build.env["PATH"]])}
+        plan = plan_for(
+            limits.model_copy(update=less),
+            visible=[str(path) for path in self.settings.host_paths],
+            folders=[*_LOGS, *(place.build.folders if place.build else [workdir])],
+            image=image,
+            network=place.network,
+            endpoint=endpoint,
+        )
+        box = TaskBox(await self.backend.start(plan), workdir, env, self.slots)
+        try:
+            if place.build is not None:
+                limit_s = min(place.config.build_timeout_sec, self.settings.max_build_s)
+                await box.execute(place.build, place.context, limit_s)
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def _image(self, task: TaskFolder, place: Place) -> str:
+        """Return the name of the image, after building it if need be. It is built once for each version of a task."""
+        if place.image is not None:
+            return place.image
+        engine = _images(self.backend)
+        tag = f"rollyard-task:{task.digest[:24]}-{place.context.name}"
+        async with self.built.setdefault(tag, asyncio.Lock()):
+            try:
+                if not await engine.has(tag):
+                    await engine.build(
+                        str(place.context), tag, min(place.config.build_timeout_sec, self.settings.max_build_s)
+                    )
+            except BoxRefused as error:
+                raise UnsupportedTask(f"{place.context.name}/Dockerfile: {error}") from error
+        return tag
+
+
+def _images(backend: BoxBackend) -> ContainerBoxes:
+    assert isinstance(backend, ContainerBoxes), "only its boxes have images"
+    return backend
+
+
+async def workshop(settings: HarborSettings) -> Workshop:
+    """Find boxes that work on this host, and load the tasks. Raises OperatorError, also if no task can be played."""
+    backend = await backend_named(settings.boxes, settings.container_network or "none")
+    if Need.PATHS in backend.lacks:
+        raise OperatorError(
+            f"boxes: {settings.boxes}: {backend.lacks[Need.PATHS]}; expected boxes: namespaces, docker or podman"
+        )
+    tasks = await asyncio.to_thread(load_tasks, settings, backend.lacks)
+    if not tasks.playable:
+        name, reason = next(iter(tasks.refused.items()))
+        raise OperatorError(f"none of the {len(tasks.refused)} tasks can be played here; {name}: {reason}")
+    slots = asyncio.Semaphore(settings.slots or 2 * len(os.sched_getaffinity(0)))
+    return Workshop(tasks, settings, backend, slots, {})
+
+
+class Play:
+    """A task that is being played: its box, and the rewards of the steps so far."""
+
+    def __init__(self, task: TaskFolder, shop: Workshop, box: TaskBox) -> None:
+        self.task = task
+        self.box = box
+        self.rewards: list[TestReward] = []
+        self.servers = [ToolServer(box, server) for server in task.config.environment.mcp_servers]
+        self.stopped = ""
+        """Why there is no next step, although the task has one."""
+        self._is_gated = False
+        """Whether that is a `min_reward` of the task, so that the steps after it do not count."""
+        self._shop = shop
+
+    @classmethod
+    async def start(cls, task: TaskFolder, shop: Workshop, *, endpoint: bool = False) -> Play:
+        """Raises UnsupportedTask if the box cannot be built."""
+        play = cls(task, shop, await shop.box(task, task.place, endpoint=endpoint))
+        try:
+            problem = await play.box.prepare(task.steps[0])
+            await play.start_servers()
+        except BaseException:
+            await play.box.close()
+            raise
+        if problem:
+            await play.box.close()
+            raise UnsupportedTask(problem)
+        return play
+
+    async def start_servers(self) -> None:
+        """Raises UnsupportedTask if one does not answer."""
+        for server in self.servers:
+            await server.start()
+
+    @property
+    def step(self) -> TaskStep:
+        return self.task.steps[min(len(self.rewards), len(self.task.steps) - 1)]
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.rewards) == len(self.task.steps) or bool(self.stopped)
+
+    async def finish_step(self) -> None:
+        """Run the tests of this step and prepare the next one. What the model broke gives the reward 0."""
+        step = self.step
+        try:
+            found = await self._tested(step)
+            self.rewards.append(found)
+            if unmet := _unmet(step.min_reward, found):
+                self.stopped, self._is_gated = f"the step {step.name} has {unmet}", True
+            elif not self.is_over:
+                self.stopped = await self.box.prepare(self.step)
+                await self.start_servers()
+        except (BoxDied, BoxRefused, UnsupportedTask) as error:
+            if len(self.rewards) < len(self.task.steps) and step is self.step:
+                self.rewards.append(TestReward(0.0, problem=f"the tests cannot run: {error}"))
+            self.stopped = f"the box is broken: {error}"
+
+    async def _tested(self, step: TaskStep) -> TestReward:
+        settings = self._shop.settings
+        limit_s = min(step.verifier.timeout_sec, settings.max_test_s)
+        if not settings.keep_processes:
+            await self.box.box.kill_processes()
+        if step.separate is None:
+            return await self.box.test(step, limit_s, settings.reward_key)
+        artifacts = await self.box.artifacts(step)
+        try:
+            other = await self._shop.box(self.task, step.separate)
+        except (UnsupportedTask, OperatorError) as error:
+            # The model cannot have caused it, so it is no reward.
+            raise Failure(
+                FailureKind.SERVER_ERROR, f"the box of the separate verifier cannot start: {error}"
+            ) from error
+        try:
+            await other.box.put(artifacts)
+            return await other.test(step, limit_s, settings.reward_key, has_tests=step.separate.has_tests)
+        finally:
+            await other.close()
+
+    def reward(self) -> TestReward:
+        """Return the reward of the task. A step that the model has not reached counts 0, except after `min_reward`."""
+        if len(self.task.steps) == 1:
+            return self.rewards[0]
+        values = [found.reward for found in self.rewards]
+        if not self._is_gated:
+            values += [0.0] * (len(self.task.steps) - len(values))
+        last = self.task.config.multi_step_reward_strategy == "final"
+        named = {step.name: value for step, value in zip(self.task.steps, values, strict=False)}
+        problems = [
+            f"{step.name}: {one.problem}"
+            for step, one in zip(self.task.steps, self.rewards, strict=False)
+            if one.problem
+        ]
+        return TestReward(
+            values[-1] if last else sum(values) / len(values),
+            named,
+            problem="; ".join([*problems, *filter(None, [self.stopped])]),
+            output="\n".join(
+                f"--- {step.name}\n{one.output}" for step, one in zip(self.task.steps, self.rewards, strict=False)
+            ),
+        )
+
+
+def _unmet(least: float | dict[str, float] | None, found: TestReward) -> str:
+    """Return which reward is less than the least that the next step requires; empty if none is."""
+    if least is None:
+        return ""
+    rewards = found.rewards or {"reward": found.reward}
+    for name, value in (least if isinstance(least, dict) else {"reward": least}).items():
+        if (got := rewards.get(name)) is None or got < value:
+            return f"the reward {name} = {got}, and its min_reward is {value:g}"
+    return ""

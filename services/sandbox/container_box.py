@@ -1,0 +1,361 @@
+"""Boxes that are containers of a local engine, by its own client program: `docker` or `podman`.
+
+A container has the files of an image, and with `plan.network` a network; otherwise only the loopback interface. Its
+root user may change every file, also the programs that the tests use: a separate verifier is safe from that. It ends
+with the server, whatever ends it. Its engine limits the memory and the number of processes of the whole container; the
+storage limit applies to each file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import posixpath
+import secrets
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from rollyard.records.errors import OperatorError
+from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxRefused, CommandResult, Need
+from rollyard.services.sandbox.inside import libc
+from rollyard.services.sandbox.inside.box_main import Output
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
+
+_START_S, _CLIENT_S, _PULL_S = 120.0, 60.0, 1800.0
+_END_S = 5.0
+_MAX_TAR = 64 << 20
+_LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
+"""Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
+other processes, another one takes its place. `wait` also collects the processes that have lost their parent.
+"""
+_COMMAND = (
+    'exec 2>/dev/null; mark=$1 limit=$2; shift 2; (timeout -s KILL "$limit" "$@" 2>&1); printf "\\n%s %d\\n" "$mark" $?'
+)
+"""A line with the mark ends the output: the client itself would wait for processes in the background that hold it. The
+shell's own word about a killed command goes nowhere.
+"""
+
+
+class ContainerBoxes:
+    lacks: Mapping[Need, str] = {
+        Need.STORAGE_LIMIT: "an engine limits the size of each file, not of all",
+        Need.USERS: "all commands run as the user of the image",
+    }
+
+    def __init__(self, program: str, network: str) -> None:
+        """`program`: the engine's client; `network`: the engine's network for containers and builds that need one."""
+        self.name = program
+        self._network = network
+
+    async def check(self) -> None:
+        status, output = await self._client("version")
+        if status:
+            raise OperatorError(
+                f"{self.name} version: {_last(output)}; expected a running engine that this user may use"
+            )
+
+    async def has(self, image: str) -> bool:
+        status, _ = await self._client("image", "inspect", "--format", "{{.Id}}", image)
+        return status == 0
+
+    async def build(self, folder: str, tag: str, timeout_s: float) -> None:
+        """Build the image `tag` from a folder with a Dockerfile. Raises BoxRefused with what the engine printed."""
+        arguments = ("build", "--network", self._network, "--tag", tag, folder)
+        status, output = await self._client(*arguments, timeout_s=timeout_s)
+        if status:
+            raise BoxRefused(f"it cannot be built: {output[-1000:].decode(errors='replace').strip()}")
+
+    async def workdir_of(self, image: str) -> str:
+        """Return the working directory of an image, after pulling it if need be. Raises OperatorError."""
+        if not await self.has(image):
+            status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
+            if status:
+                raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
+        _, output = await self._client("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        return output.decode().strip() or "/"
+
+    async def start(self, plan: BoxPlan) -> Box:
+        name = f"rollyard-box-{secrets.token_hex(8)}"
+        limits = [f"--memory={plan.memory}", f"--memory-swap={plan.memory}", f"--pids-limit={plan.processes}"]
+        limits += [f"--ulimit=nofile={plan.open_files}", f"--ulimit=fsize={plan.storage}", "--ulimit=core=0"]
+        shown = [f"--volume={path}:{path}:ro" for path in plan.visible]
+        options = [f"--network={self._network if plan.network else 'none'}", f"--hostname={plan.hostname}"]
+        options += ["--rm", "--interactive", f"--name={name}", "--workdir=/", "--entrypoint=/bin/sh", *limits, *shown]
+        # `timeout` is probed here, because its absence would make every command fail.
+        leash = ("-c", f"command -v timeout >/dev/null && {_LEASH}", "leash", *(plan.folders or ("/tmp",)))
+        client = await asyncio.create_subprocess_exec(
+            *(self.name, "run", *options, plan.image, *leash),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches the server alone
+        )
+        box = ContainerBox(self.name, name, client, plan)
+        assert client.stdout is not None
+        printed = b""
+        try:
+            async with asyncio.timeout(_START_S):
+                while (line := await client.stdout.readline()) and line != b"ready\n":
+                    printed += line
+                if line and plan.endpoint:
+                    await box.listen()
+        except TimeoutError:
+            line, printed = b"", b"it did not start in time"
+        except BaseException:
+            await box.close()
+            raise
+        if not line:
+            await box.close()
+            found = _last(printed) or "no /bin/sh with `mkdir` and `timeout` in it"
+            raise OperatorError(f"a container of {plan.image} cannot start: {found}")
+        return box
+
+    async def _client(self, *arguments: str, timeout_s: float = _CLIENT_S) -> tuple[int, bytes]:
+        return await _run_client(self.name, arguments, timeout_s=timeout_s)
+
+
+class ContainerBox:
+    """One container: a Box."""
+
+    def __init__(self, program: str, name: str, client: asyncio.subprocess.Process, plan: BoxPlan) -> None:
+        self.name = name
+        self.listener: socket.socket | None = None
+        self._program = program
+        self._client = client
+        self._output_limit = plan.output
+        self._cancelled = False
+
+    def path(self, path: str) -> str:
+        return path
+
+    async def listen(self) -> None:
+        """Create the listener in the container's network namespace, if this process may enter it."""
+        pid = (await self._call("inspect", "--format", "{{.State.Pid}}", self.name)).decode().strip()
+        with contextlib.suppress(OSError):
+            self.listener = await asyncio.to_thread(_listener_of, int(pid))
+
+    async def run(
+        self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    ) -> CommandResult:
+        if self._cancelled:
+            await self.kill_processes()
+        mark = secrets.token_hex(8).encode()
+        options = [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
+        command = ("/bin/sh", "-c", _COMMAND, "box", mark.decode(), f"{timeout_s:.3f}", *argv)
+        if any("\0" in word for word in (*command, *options, cwd)):
+            return CommandResult(exit_code=127, output="ValueError: embedded null byte\n")
+        try:
+            client = await asyncio.create_subprocess_exec(
+                *(self._program, "exec", "--workdir", cwd, *options, self.name, *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:  # the arguments are too long
+            return CommandResult(exit_code=127, output=f"{error.strerror}\n")
+        output, tail = Output(self._output_limit), b""
+        started = time.monotonic()
+        assert client.stdout is not None
+        self._cancelled = True
+        try:
+            async with asyncio.timeout(timeout_s + _CLIENT_S):
+                while piece := await client.stdout.read(1 << 16):
+                    tail += piece
+                    before, found, after = tail.partition(b"\n%s " % mark)
+                    if found and after.endswith(b"\n"):
+                        tail = before
+                        break
+                    if not found and (excess := len(tail) - 2 * len(mark) - 8) > 0:
+                        output.add(tail[:excess])
+                        tail = tail[excess:]
+                else:
+                    after = b""
+        except TimeoutError as error:
+            await self.close()
+            raise BoxDied("the container does not answer") from error
+        finally:
+            await _end(client)
+        self._cancelled = False
+        output.add(tail)
+        if not after:
+            if self._client.returncode is not None or await self._is_gone():
+                raise BoxDied(f"the container has ended: {tail[-200:].decode(errors='replace').strip()}")
+            return CommandResult(exit_code=-1, output=output.text(), output_dropped=output.dropped)
+        status = int(after)
+        timed_out = status == 137 and time.monotonic() - started >= timeout_s
+        code = -1 if timed_out else status
+        return CommandResult(exit_code=code, output=output.text(), timed_out=timed_out, output_dropped=output.dropped)
+
+    async def put(self, entries: Sequence[BoxEntry]) -> None:
+        archive = await asyncio.to_thread(_packed, entries)
+        await self._call("cp", "-", f"{self.name}:/", stdin=archive)
+
+    async def get(self, path: str, limit: int) -> list[BoxEntry] | None:
+        arguments = ("cp", "--follow-link", f"{self.name}:{path}", "-")
+        status, archive = await _run_client(self._program, arguments, limit=_MAX_TAR, separate=True)
+        if status:
+            if await self._is_gone():
+                raise BoxDied("the container has ended")
+            return None
+        try:
+            return await asyncio.to_thread(lambda: list(_unpacked(archive, path, limit)))
+        except tarfile.TarError as error:
+            raise BoxRefused(f"{path} cannot be read: {error}") from error
+
+    async def remove(self, path: str) -> None:
+        await self._call("exec", self.name, "rm", "-rf", "--", path)
+
+    async def kill_processes(self) -> None:
+        # Process 1 ignores it; its child `cat` is replaced.
+        await self._call("exec", self.name, "/bin/sh", "-c", "kill -9 -1; :")
+        self._cancelled = False
+
+    async def close(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+        await _run_client(self._program, ("rm", "--force", "--volumes", self.name), timeout_s=_CLIENT_S)
+        await _end(self._client)
+
+    async def _is_gone(self) -> bool:
+        arguments = ("inspect", "--format", "{{.State.Running}}", self.name)
+        status, output = await _run_client(self._program, arguments)
+        return status != 0 or output.strip() != b"true"
+
+    async def _call(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        status, output = await _run_client(self._program, arguments, stdin=stdin)
+        if status:
+            if await self._is_gone():
+                raise BoxDied("the container has ended")
+            raise BoxRefused(_last(output))
+        return output
+
+
+async def _run_client(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = _CLIENT_S,
+    limit: int = 1 << 20,
+    separate: bool = False,
+) -> tuple[int, bytes]:
+    """Run the engine's client. Return its exit status, and of its output at most the last `limit` bytes.
+
+    If `separate`, the output is without standard error, and more than `limit` bytes raise BoxRefused.
+    """
+    try:
+        client = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL if separate else asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OperatorError(f"{program} cannot be run: {error.strerror}") from error
+    assert client.stdin is not None and client.stdout is not None
+    output = bytearray()
+
+    async def read(stream: asyncio.StreamReader) -> None:
+        while piece := await stream.read(1 << 16):
+            output.extend(piece)
+            if separate and len(output) > limit:
+                raise BoxRefused(f"it contains more than {limit} bytes")
+            del output[:-limit]
+
+    async def write(stream: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError), contextlib.closing(stream):
+            stream.write(stdin)
+            await stream.drain()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.gather(read(client.stdout), write(client.stdin))
+            return await client.wait(), bytes(output)
+    except TimeoutError:
+        return -1, b"the engine did not answer within %d s" % timeout_s
+    finally:
+        await _end(client)
+
+
+async def _end(client: asyncio.subprocess.Process) -> None:
+    """Kill the client if it still runs. Does not wait for ever: what it has started may hold its output."""
+    with contextlib.suppress(ProcessLookupError):
+        client.kill()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(client.wait(), _END_S)
+
+
+def _last(output: bytes) -> str:
+    """Return the last line."""
+    return output.decode(errors="replace").strip().rpartition("\n")[2][:500]
+
+
+def _packed(entries: Sequence[BoxEntry]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for entry in entries:
+            member = tarfile.TarInfo(entry.path.lstrip("/"))
+            member.mtime = int(time.time())
+            if entry.kind == "folder":
+                member.type, member.mode = tarfile.DIRTYPE, 0o755 if entry.mode is None else entry.mode
+            elif entry.kind == "link":
+                member.type, member.linkname = tarfile.SYMTYPE, entry.target
+            else:
+                member.size, member.mode = len(entry.data), 0o644 if entry.mode is None else entry.mode
+            archive.addfile(member, io.BytesIO(entry.data))
+    return packed.getvalue()
+
+
+def _unpacked(archive: bytes, path: str, limit: int) -> Iterator[BoxEntry]:
+    """Yield the entries of an archive whose first member is the file or folder at `path`."""
+    left = limit
+    top = ""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        for member in opened:
+            top = top or member.name.split("/")[0]
+            name = posixpath.normpath(posixpath.join(path, posixpath.relpath(member.name, top)))
+            mode = member.mode & 0o777
+            if member.isdir():
+                yield BoxEntry(path=name, kind="folder", mode=mode)
+            elif member.issym():
+                yield BoxEntry(path=name, kind="link", target=member.linkname)
+            elif member.isreg() or member.islnk():
+                content = opened.extractfile(member)
+                data = content.read(left + 1) if content is not None else b""
+                left -= len(data)
+                if left < 0:
+                    raise BoxRefused(f"{path} contains more than {limit} bytes")
+                yield BoxEntry(path=name, kind="file", data=data, mode=mode)
+
+
+def _listener_of(pid: int) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1 in the network namespace of a process. Raises OSError."""
+    made: list[socket.socket | OSError] = []
+
+    def listen() -> None:  # in a thread of its own, because a namespace is a thread's
+        try:
+            opened = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                libc.enter_namespace(opened)
+            finally:
+                os.close(opened)
+            made.append(socket.create_server(("127.0.0.1", 0)))
+        except OSError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    found = made[0]
+    if isinstance(found, OSError):
+        raise found
+    found.setblocking(False)
+    return found

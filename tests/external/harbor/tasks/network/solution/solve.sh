@@ -1,0 +1,1 @@
+grep : /proc/net/dev | tr -d ' ' | cut -d: -f1 > interfaces.txt

@@ -1,0 +1,2 @@
+echo 42 > answer.txt
+echo noise > other.txt

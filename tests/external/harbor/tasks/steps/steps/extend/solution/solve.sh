@@ -1,0 +1,1 @@
+cat more.txt >> words.txt

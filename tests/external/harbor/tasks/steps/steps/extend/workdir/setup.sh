@@ -1,0 +1,1 @@
+echo "$(cat name.txt)" > more.txt

@@ -1,0 +1,1 @@
+echo alpha > words.txt

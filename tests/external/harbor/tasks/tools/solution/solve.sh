@@ -1,0 +1,1 @@
+echo 7291 > code.txt

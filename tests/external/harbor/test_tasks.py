@@ -1,0 +1,78 @@
+"""Five tasks in Harbor's format, in boxes of this host's programs and in containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.resources_servers.harbor_task import prepare
+from rollyard.resources_servers.harbor_task.app import HarborTask
+from rollyard.services.sandbox.backends import BackendName
+from rollyard.testing import Rollout, calls, play
+from tests.support.boxes import TEST_IMAGE, why_no_box
+
+TASKS = Path(__file__).parent / "tasks"
+pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture(params=["namespaces", "docker"])
+async def boxes(request: pytest.FixtureRequest) -> BackendName:
+    if why := await why_no_box(request.param):
+        pytest.skip(why)
+    kind: BackendName = request.param
+    return kind
+
+
+async def played(boxes: BackendName, name: str, turns: list[Any], tasks: Path = TASKS) -> Rollout:
+    settings = {"boxes": boxes, "container_network": "host", "tasks": tasks, "accept_images": [TEST_IMAGE]}
+    return await play(HarborTask, {"task": name}, turns, settings=settings)
+
+
+def test_the_solution_of_every_task_gets_the_reward_1(
+    boxes: BackendName, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    options = ["--boxes", boxes, "--container-network", "host", "--accept-image", TEST_IMAGE, "--check-solutions"]
+    prepare.main([*options, "--tasks", str(TASKS), "--output", str(output)])
+    printed = capsys.readouterr()
+    assert "5 rows" in printed.out, printed.err
+
+
+async def test_a_model_that_does_nothing_gets_0(boxes: BackendName) -> None:
+    rollout = await played(boxes, "plain", ["Done."])
+    assert (rollout.reward, rollout.requests[0]["input"][-1]["content"][:14]) == (0.0, "Sort the lines")
+
+
+async def test_steps_are_graded_one_after_another(boxes: BackendName) -> None:
+    first, second = calls("bash", command="echo alpha > words.txt"), calls("bash", command="cat more.txt >> words.txt")
+    finish = calls("finish_step")
+    both = await played(boxes, "steps", [first, finish, second, finish])
+    assert (both.reward, both["rewards"], both.finish_reason) == (1.0, {"write": 1.0, "extend": 1.0}, "done")
+    assert "Append the content of more.txt" in both.tool_outputs[1]
+    one = await played(boxes, "steps", [first, finish, "Enough."])
+    assert (one.reward, one["rewards"]) == (0.5, {"write": 1.0, "extend": 0.0})
+    skipped = await played(boxes, "steps", [first, "Enough."])
+    assert (skipped.reward, skipped["rewards"]) == (0.5, {"write": 1.0, "extend": 0.0})
+    gated = await played(boxes, "steps", [finish])
+    assert (gated.reward, gated["rewards"]) == (0.0, {"write": 0.0}) and "min_reward" in gated["problem"]
+
+
+async def test_tools_of_a_server_in_the_box_are_called(boxes: BackendName) -> None:
+    turns = [
+        calls("code", safe="south"),
+        calls("code", safe="north"),
+        calls("bash", command="echo 7291 > code.txt"),
+        "Done.",
+    ]
+    rollout = await played(boxes, "tools", turns)
+    assert [tool["name"] for tool in rollout.requests[0]["tools"]] == ["bash", "code"]
+    assert rollout.tool_outputs[:2] == ["Error: there is no safe 'south'", "7291"] and rollout.reward == 1.0
+
+
+async def test_a_separate_verifier_does_not_see_what_the_model_did_to_its_own_box(boxes: BackendName) -> None:
+    cheat = "mkdir -p /tests /logs/verifier; echo 1 > /logs/verifier/reward.txt; echo 41 > answer.txt"
+    assert (await played(boxes, "separate", [calls("bash", command=cheat), "Done."])).reward == 0.0
+    honest = "echo 42 > answer.txt; rm -rf /tests /logs/verifier"
+    assert (await played(boxes, "separate", [calls("bash", command=honest), "Done."])).reward == 1.0
