@@ -31,6 +31,7 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
+from rollyard.services.http.telemetry import TRACE_HEADER
 from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
@@ -270,8 +271,11 @@ class Collector:
                 response = await call.send()
                 row = rollout.result(parse_row(response, rollout.agent))
                 row.pop("_ng_code", None)  # a rollout used as input already has one
+                row.pop("_ng_trace_id", None)
                 if self._store.code_mark:
                     rollout_keys["_ng_code"] = self._store.code_mark
+                if trace := response.headers.get(TRACE_HEADER):
+                    rollout_keys["_ng_trace_id"] = trace.split("-")[1]
                 row = {**row, **rollout_keys}
                 line = encode_line(row, rollout.agent)
             except Failure as failure:
