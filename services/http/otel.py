@@ -66,8 +66,8 @@ from rollyard.services.http.transport import Transport
 
 log = logging.getLogger(__name__)
 SCOPE = "rollyard"
-CLOSE_S = 2.0
-"""How long a process that ends waits for the spans that are not yet sent."""
+CLOSE_S = 5.0
+"""How long a process that ends waits for what is not yet sent."""
 LOG_EVERY_S = 60.0
 MAX_TEXT = 500
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -84,7 +84,7 @@ class Telemetry:
         self, server: str, spans: SpanExporter | None, metrics: MetricExporter | None, metrics_every_s: float
     ) -> None:
         """`server`: the service to which spans belong that no server of this process has asked for."""
-        _log_seldom()
+        self._errors = _ExportErrors()
         self._spans = None if spans is None else BatchSpanProcessor(spans)
         self._metrics = metrics
         self._metrics_every_s = metrics_every_s
@@ -116,14 +116,19 @@ class Telemetry:
             sending = threading.Thread(target=self._metrics.export, args=(data,), daemon=True)
             sending.start()
             if ended:
-                await asyncio.to_thread(sending.join, CLOSE_S)
+                await asyncio.to_thread(self._wait, sending)
 
     async def close(self) -> None:
-        """Send what is left, for at most CLOSE_S."""
+        """Send what is left, for at most CLOSE_S, and only as long as the endpoint responds."""
         if self._spans is not None:
             closing = threading.Thread(target=self._spans.shutdown, daemon=True)
             closing.start()
-            await asyncio.to_thread(closing.join, CLOSE_S)
+            await asyncio.to_thread(self._wait, closing)
+
+    def _wait(self, sending: threading.Thread) -> None:
+        until = time.monotonic() + CLOSE_S
+        while sending.is_alive() and not self._errors.are_recent and time.monotonic() < until:
+            sending.join(0.02)
 
     def _tracer_of(self, resource: Resource) -> Tracer:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=self._ids)
@@ -353,7 +358,7 @@ def _metric(family: Metric, started_ns: int, now: int) -> OtlpMetric | None:
     elif family.type in ("counter", "gauge"):
         shown = f"{family.name}_total" if family.type == "counter" else family.name
         samples = [sample for sample in family.samples if sample.name == shown]
-        points = [NumberDataPoint(sample.labels, started_ns, now, sample.value) for sample in samples]
+        points = [NumberDataPoint(sample.labels, started_ns, now, float(sample.value)) for sample in samples]
         total = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
         data = total if family.type == "counter" else Gauge(points)
     else:
@@ -390,17 +395,23 @@ def _histogram(family: Metric, started_ns: int, now: int) -> list[HistogramDataP
     return points
 
 
-def _log_seldom() -> None:
-    """Let the SDK log at most once a minute that the endpoint does not respond, and not once per attempt."""
-    last = [0.0]
+class _ExportErrors(logging.Filter):
+    """Notes what the SDK's exporters log, and lets them log once a minute that the endpoint does not respond."""
 
-    def is_due(record: logging.LogRecord) -> bool:
-        now = time.monotonic()
-        if now < last[0] + LOG_EVERY_S and last[0]:
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: float | None = None
+        self._shown: float | None = None
+        for name in ("trace_exporter", "metric_exporter"):
+            logging.getLogger(f"opentelemetry.exporter.otlp.proto.http.{name}").addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._last = now = time.monotonic()
+        if self._shown is not None and now < self._shown + LOG_EVERY_S:
             return False
-        last[0] = now
+        self._shown = now
         return True
 
-    for protocol in ("http", "grpc"):
-        for signal in ("trace_exporter", "metric_exporter", "exporter"):
-            logging.getLogger(f"opentelemetry.exporter.otlp.proto.{protocol}.{signal}").addFilter(is_due)
+    @property
+    def are_recent(self) -> bool:
+        return self._last is not None and time.monotonic() < self._last + LOG_EVERY_S
