@@ -52,7 +52,7 @@ from prometheus_client.core import Metric
 from rollyard.records.activity import EPISODE_ID_HEADER
 from rollyard.records.errors import Failure
 from rollyard.records.types import RESERVED_PATHS, Json, mapping
-from rollyard.services.http.client import EPISODE_HEADER, RUN_HEADER, TO_HEADER
+from rollyard.services.http.client import EPISODE_HEADER, RUN_HEADER, TO_HEADER, TRACE_HEADER
 from rollyard.services.http.request import (
     Handler,
     HttpResponse,
@@ -61,7 +61,6 @@ from rollyard.services.http.request import (
     SentHeaders,
     reported_failure,
 )
-from rollyard.services.http.telemetry import TRACE_HEADER
 from rollyard.services.http.transport import Transport
 
 log = logging.getLogger(__name__)

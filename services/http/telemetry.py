@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 SIGNALS = ("TRACES", "METRICS")
 PROTOCOL = "http/protobuf"
-TRACE_HEADER = "traceresponse"
-"""Header that the response of `/run` gets on its arrival if its episode was traced, with the id of the trace."""
 
 
 def open_telemetry(environ: Mapping[str, str], server: str) -> Telemetry | None:

@@ -29,9 +29,8 @@ from rollyard.records.rollout_types import RolloutKeys
 from rollyard.records.types import CollectionStatus, FailureRow, Json, State, items, mapping
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
-from rollyard.services.http.client import ServerClient
+from rollyard.services.http.client import TRACE_HEADER, ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
-from rollyard.services.http.telemetry import TRACE_HEADER
 from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
