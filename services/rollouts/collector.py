@@ -6,8 +6,8 @@ It retries failed rollouts as a whole, records what failed with the conversation
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -383,7 +383,8 @@ class AgentCall:
     url: str | None = None
 
     async def send(self) -> HttpResponse:
-        self.episode, self.url = uuid.uuid4().hex, None
+        # Also the id of its trace, of which a sampler needs every bit to be random; a UUID's are not.
+        self.episode, self.url = os.urandom(16).hex(), None
         headers = {EPISODE_ID_HEADER: self.episode, **self.rollout.headers}
         if self.limit:
             headers[RECORD_HEADER] = str(self.limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,7 +73,8 @@ def otlp_receiver() -> Iterator[Received]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            received.add(self.path, self.rfile.read(int(self.headers["content-length"])))
+            body = self.rfile.read(int(self.headers["content-length"]))
+            received.add(self.path, gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()

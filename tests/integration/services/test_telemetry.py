@@ -131,6 +131,18 @@ async def test_an_endpoint_that_does_not_respond_costs_no_rollout(
     assert len(rows) == 2 and not (tmp_path / "rollouts_failures.jsonl").read_bytes()
 
 
+async def test_a_sampler_chooses_some_of_the_episodes(
+    received: Received, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
+    async with stack_of("colocated", tmp_path) as stack:
+        await collect(stack, tmp_path / "rollouts.jsonl", repeats=20)
+    traces = [row.get("_ng_trace_id") for row in read_rows(tmp_path / "rollouts.jsonl")]
+    assert 0 < len(traces) - traces.count(None) < len(traces)
+    assert {span.trace for span in received.spans} == {*traces} - {None}
+
+
 async def test_a_failed_attempt_is_a_failed_span_with_the_kind_of_its_failure(
     received: Received, tmp_path: Path
 ) -> None:
