@@ -65,8 +65,8 @@ from rollyard.services.http.transport import Transport
 
 log = logging.getLogger(__name__)
 SCOPE = "rollyard"
-CLOSE_S = 5.0
-"""How long a process that ends waits for what is not yet sent."""
+CLOSE_S = 2.0
+"""How long a process that ends waits for unsent spans, and as long for metrics: `ng_run` kills it after 6 s."""
 LOG_EVERY_S = 60.0
 MAX_TEXT = 500
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")

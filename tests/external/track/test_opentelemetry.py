@@ -58,13 +58,15 @@ async def test_a_collector_gets_the_trace_of_each_rollout_and_the_metrics_of_eac
     output = tmp_path / "rollouts.jsonl"
     with otlp_receiver() as received, otel_collector(received.url, tmp_path / "rotel.log") as url:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
         async with (
             processes(load_config(), tmp_path) as stack,
             rollyard.connect(stack.head_url, token=stack.keys.token) as found,
         ):
             await rollyard.collect(found, EXAMPLES, output, agent_name=AGENT, limit=2)
-        servers = {AGENT, "grl_sokoban_resources_server", "policy_model"}
+            servers = {AGENT, "grl_sokoban_resources_server", "policy_model"}
+            await until(lambda: {span.service for span in received.spans} == {*servers, "collector"})
+            await until(lambda: {service for service, _ in received.metrics} == servers)
         traces = {row["_ng_trace_id"] for row in read_rows(output)}
-        await until(lambda: {span.service for span in received.spans} == {*servers, "collector"})
-        await until(lambda: {service for service, _ in received.metrics} == servers)
         assert {span.trace for span in received.spans} == traces

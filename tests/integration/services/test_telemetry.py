@@ -27,6 +27,7 @@ SERVERS = {AGENT, ENVIRONMENT, MODEL}
 def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
     with otlp_receiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         yield receiver
 
 
@@ -41,8 +42,9 @@ async def stack_of(kind: str, folder: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
-async def collected(kind: str, folder: Path) -> list[Json]:
-    """Two rollouts of a stack that has ended. The collector is a process of its own, or shares the servers' process."""
+@contextlib.asynccontextmanager
+async def collected(kind: str, folder: Path) -> AsyncIterator[list[Json]]:
+    """Two rollouts of a stack that still runs. The collector has its own telemetry, or that of the servers' process."""
     output = folder / "rollouts.jsonl"
     async with stack_of(kind, folder) as stack:
         if kind == "processes":
@@ -50,7 +52,7 @@ async def collected(kind: str, folder: Path) -> list[Json]:
                 await rollyard.collect(found, EXAMPLES, output, agent_name=AGENT, limit=2)
         else:
             await collect(stack, output, limit=2, repeats=1)
-    return read_rows(output)
+        yield read_rows(output)
 
 
 def spans_of(timings: Json) -> int:
@@ -74,7 +76,7 @@ async def test_an_episode_is_one_trace_through_collector_agent_model_server_and_
     rows = await collected(kind, tmp_path)
 
     expected = Counter({row["_ng_trace_id"]: spans_of(row["timings"]) for row in rows})
-    await until(lambda: Counter(span.trace for span in received.spans) == expected, "the spans have arrived")
+    await until(lambda: Counter(span.trace for span in received.spans) == expected, f"{expected} have arrived")
     assert len({row["_ng_trace_id"] for row in rows}) == len(rows) == 2
     for row in rows:
         spans = {span.span: span for span in received.spans if span.trace == row["_ng_trace_id"]}
@@ -127,7 +129,8 @@ async def test_an_endpoint_that_does_not_respond_costs_no_rollout(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", unused_url())
-    rows = await collected(kind, tmp_path)
+    async with collected(kind, tmp_path) as rows:
+        pass
     assert len(rows) == 2 and not (tmp_path / "rollouts_failures.jsonl").read_bytes()
 
 
