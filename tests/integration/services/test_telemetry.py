@@ -73,10 +73,9 @@ def path_to_root(span: ReceivedSpan, spans: dict[str, ReceivedSpan]) -> list[str
 async def test_an_episode_is_one_trace_through_collector_agent_model_server_and_environment(
     kind: str, received: Received, tmp_path: Path
 ) -> None:
-    rows = await collected(kind, tmp_path)
-
-    expected = Counter({row["_ng_trace_id"]: spans_of(row["timings"]) for row in rows})
-    await until(lambda: Counter(span.trace for span in received.spans) == expected, f"{expected} have arrived")
+    async with collected(kind, tmp_path) as rows:
+        expected = Counter({row["_ng_trace_id"]: spans_of(row["timings"]) for row in rows})
+        await until(lambda: Counter(span.trace for span in received.spans) == expected, f"{expected} have arrived")
     assert len({row["_ng_trace_id"] for row in rows}) == len(rows) == 2
     for row in rows:
         spans = {span.span: span for span in received.spans if span.trace == row["_ng_trace_id"]}
