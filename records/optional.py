@@ -36,6 +36,10 @@ EXTRAS = {
     "openenv": Extra(("websockets",), "ng_serve"),
     "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
     "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
+    "otel": Extra(
+        tuple(f"opentelemetry.exporter.otlp.proto.http.{signal}_exporter" for signal in ("trace", "metric")),
+        "traces and metrics through OpenTelemetry",
+    ),
     "ray": Extra(("ray",), "servers on a Ray cluster (--ray-head-node-address)"),
 }
 

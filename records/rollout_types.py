@@ -259,7 +259,7 @@ class PlayedEpisode(TurnSteps):
 
 
 class RolloutKeys(_RolloutIndex, total=False):
-    """Keys that the collector writes, overwriting existing values. All except `_ng_code` are always present."""
+    """Keys that the collector writes, overwriting existing values. The last two may be absent."""
 
     _ng_attempt_index: int
     """Number of earlier failed attempts of this rollout, including those of earlier commands."""
@@ -268,6 +268,8 @@ class RolloutKeys(_RolloutIndex, total=False):
     agent_ref: AgentRef
     _ng_code: str
     """Short digest of the servers' code; absent for the first version of a collection."""
+    _ng_trace_id: str
+    """Trace of the episode in OpenTelemetry, if it was traced: 32 hexadecimal digits."""
 
 
 class RolloutRow(RolloutKeys, total=False):

@@ -38,6 +38,8 @@ OWNER_HEADER = "x-rollyard-owner"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
 """The episode's id, which lets a model server send all its calls to the same engine. vLLM uses the same header."""
+TRACE_HEADER = "traceresponse"
+"""Header that the response of `/run` gets on its arrival if its episode was traced, with the id of the trace."""
 EVENT_STREAM = "text/event-stream"
 LOG_EVERY_S = 10.0
 IsComplete = Callable[[HttpResponse], bool]

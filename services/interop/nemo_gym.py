@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Container, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -27,6 +27,9 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import raise_for_status, with_server
 from rollyard.services.http.transport import HttpTransport, Transport
+
+if TYPE_CHECKING:
+    from rollyard.services.http.otel import Telemetry
 from rollyard.services.server.settings import is_secret, redacted, without_credentials, without_secrets
 
 DEADLINE_S = 10.0
@@ -233,6 +236,7 @@ def clients_of(
     transport: HttpTransport,
     lag: LoopLag,
     on_directory: Callable[[Directory], None] = lambda directory: None,
+    telemetry: Telemetry | None = None,
 ) -> StackClients:
     """Return clients for the stack of `head`. `on_directory` is called with each directory that they fetch."""
     keys = Keys(run_id=head.run_id, secret="", token=head.token)
@@ -244,7 +248,8 @@ def clients_of(
         on_directory(directory)
         return directory
 
-    return StackClients(ServerClient(transport, keys, AddressBook(fetch), clock=lag.now), registry)
+    traced = telemetry.transport(transport) if telemetry else transport
+    return StackClients(ServerClient(traced, keys, AddressBook(fetch), clock=lag.now), registry)
 
 
 async def identify_head(transport: HttpTransport, head: HeadFile, *, nemo_gym: bool) -> HeadFile:

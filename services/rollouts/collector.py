@@ -29,7 +29,7 @@ from rollyard.records.rollout_types import RolloutKeys
 from rollyard.records.types import CollectionStatus, FailureRow, Json, State, items, mapping
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.mixture import Rollout
-from rollyard.services.http.client import ServerClient
+from rollyard.services.http.client import TRACE_HEADER, ServerClient
 from rollyard.services.http.request import HttpResponse, raise_for_status
 from rollyard.services.rollouts.progress import CollectionProgress, FoundConcurrency
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, shortened, without_keys
@@ -270,8 +270,11 @@ class Collector:
                 response = await call.send()
                 row = rollout.result(parse_row(response, rollout.agent))
                 row.pop("_ng_code", None)  # a rollout used as input already has one
+                row.pop("_ng_trace_id", None)
                 if self._store.code_mark:
                     rollout_keys["_ng_code"] = self._store.code_mark
+                if trace := response.headers.get(TRACE_HEADER):
+                    rollout_keys["_ng_trace_id"] = trace.split("-")[1]
                 row = {**row, **rollout_keys}
                 line = encode_line(row, rollout.agent)
             except Failure as failure:
@@ -380,6 +383,7 @@ class AgentCall:
     url: str | None = None
 
     async def send(self) -> HttpResponse:
+        # Also the id of its trace, of which a sampler needs every bit to be random; a UUID's are not.
         self.episode, self.url = secrets.token_hex(16), None
         headers = {EPISODE_ID_HEADER: self.episode, **self.rollout.headers}
         if self.limit:

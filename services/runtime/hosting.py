@@ -98,6 +98,7 @@ class HostedServer:
         )
         self._serving: asyncio.Task[None] | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
+        self._exporting: asyncio.Task[None] | None = None
         server.measure(self._lag)
 
     async def listen(self) -> None:
@@ -117,6 +118,9 @@ class HostedServer:
     async def start(self) -> None:
         await self.server.start()
         self.server.ready = True
+        if (telemetry := self.server.context.telemetry) is not None:
+            exporting = telemetry.export_metrics(self.server.name, self.server.metric_families)
+            self._exporting = asyncio.create_task(exporting)
 
     async def join(
         self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
@@ -146,6 +150,9 @@ class HostedServer:
         self.server.ready = False
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
+        if self._exporting is not None:
+            self._exporting.cancel()
+            await self._exporting
         self._connections.stop()
         self._listener.should_exit = True
         if self._serving is not None:

@@ -26,6 +26,7 @@ from rollyard.services.config.server_code import server_code
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.telemetry import open_telemetry
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime.hosting import HostedServer, bind_for
 from rollyard.services.runtime.process_setup import collect_garbage, configure_log, die_with_parent, raise_file_limit
@@ -81,8 +82,9 @@ async def serve(
     head = RegistryClient(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None
-    client = ServerClient(transport, launch.keys, book, clock=lag.now)
-    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
+    telemetry = None if launch.check_only else open_telemetry(environ, launch.name)
+    client = ServerClient(telemetry.transport(transport) if telemetry else transport, launch.keys, book, clock=lag.now)
+    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance, telemetry))
     if launch.check_only:
         await server.check()
         await transport.close()
@@ -108,6 +110,8 @@ async def serve(
         await hosted.stop()
         await transport.close()
         await endpoints.close()
+        if telemetry is not None:
+            await telemetry.close()
 
 
 def guard_loop(lag: LoopLag, name: str, blocked_s: float = BLOCKED_S) -> None:

@@ -25,6 +25,7 @@ from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.telemetry import open_telemetry
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.foreign_launcher import ForeignLauncher
@@ -106,7 +107,10 @@ class Stack:
         self._transport = LocalTransport(HttpTransport(lag=lag), lag)
         self._endpoints = LocalTransport(endpoint_transport(self._environ, lag), lag)
         self._book = AddressBook(self._directory)
-        self.client = ServerClient(self._transport, keys, self._book, clock=lag.now)
+        # Only where the servers share this process: a fork takes no threads along.
+        self._telemetry = None if launcher is not None else open_telemetry(self._environ, "rollyard")
+        traced = self._telemetry.transport(self._transport) if self._telemetry else self._transport
+        self.client = ServerClient(traced, keys, self._book, clock=lag.now)
         settings = ServerSettings(host=head_host, port=port)
         head = Head(settings, Context("head", keys, self.client), self.registry, self.config, folder.base)
         self._head = HostedServer(head, sock, advertise=head_advertise, lag=lag)
@@ -181,6 +185,8 @@ class Stack:
             await self._head.stop()
             await self._transport.close()
             await self._endpoints.close()
+            if self._telemetry is not None:
+                await self._telemetry.close()
         finally:
             self.folder.end()
 
@@ -216,7 +222,10 @@ class Stack:
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
             code = server_code(spec.folder)
-            server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
+            context = Context(
+                spec.name, self.keys, self.client, self.folder.logs, self._endpoints, telemetry=self._telemetry
+            )
+            server = kind(spec.settings, context)
             hosted = HostedServer(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server, server.answer_locally)
             self._endpoints.mount(hosted.url, server, server.answer_locally)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import orjson
 import prometheus_client as prometheus
@@ -56,6 +56,9 @@ from rollyard.services.http.request import (
 from rollyard.services.http.transport import Transport
 from rollyard.services.server.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from rollyard.services.http.otel import Telemetry
+
 log = logging.getLogger(__name__)
 ROLLOUT_PREFIX, TOKEN_CAPTURE = "/ng-rollout/", "training-token-capture/"
 LATENCY_BUCKETS = (
@@ -82,6 +85,8 @@ class Context:
     """Transport for engines and hosted APIs. It uses the proxies that the environment variables specify."""
     instance: str = ""
     """Unique name of this process in the server directory; empty if all servers share one process."""
+    telemetry: Telemetry | None = None
+    """None if telemetry is off."""
 
     @property
     def external_transport(self) -> Transport:
@@ -105,6 +110,7 @@ class Server:
         self.ready = False
         self.requests = 0
         self.in_flight = 0
+        self.__traced = context.telemetry and context.telemetry.handlers(context.name)
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
@@ -151,10 +157,12 @@ class Server:
         `cancellable` handlers are cancelled when the caller disconnects. This takes 15 us per request, so use it only
         for long-running work.
         """
+        handler = self.__traced(path, handler) if self.__traced else handler
         self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
     def route_rest(self, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve all POST requests whose path has no route. By default, these requests get status 404."""
+        handler = self.__traced("other", handler) if self.__traced else handler
         self.__rest = _Route("other", handler, cancellable, self.__metrics.route("other"))
 
     def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
@@ -168,6 +176,10 @@ class Server:
     def measure(self, source: MetricSource) -> None:
         """Add the metrics of `source` to this server's /metrics."""
         self.__metrics.add(source)
+
+    def metric_families(self) -> Iterable[Metric]:
+        """Return what /metrics shows."""
+        return self.__metrics.registry.collect()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what the other two ways into a server do not: routes of `app`, and POSTs that need all of ASGI."""
@@ -456,13 +468,13 @@ class ServerMetrics:
     """A server's Prometheus registry, which includes the process's CPU, memory and open files."""
 
     def __init__(self) -> None:
-        self._registry = prometheus.CollectorRegistry()
+        self.registry = prometheus.CollectorRegistry()
         self._failures = prometheus.Counter(
-            "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self._registry
+            "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self.registry
         )
         self._routes: defaultdict[str, RouteMetrics] = defaultdict(RouteMetrics)
-        prometheus.ProcessCollector(registry=self._registry)
-        self._registry.register(self)
+        prometheus.ProcessCollector(registry=self.registry)
+        self.registry.register(self)
 
     def route(self, path: str) -> RouteMetrics:
         return self._routes[path]
@@ -483,13 +495,13 @@ class ServerMetrics:
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a gauge that calls `read` at each scrape."""
-        prometheus.Gauge(name, help_text, registry=self._registry).set_function(read)
+        prometheus.Gauge(name, help_text, registry=self.registry).set_function(read)
 
     def add(self, source: MetricSource) -> None:
-        self._registry.register(source)
+        self.registry.register(source)
 
     def text(self) -> bytes:
-        return prometheus.generate_latest(self._registry)
+        return prometheus.generate_latest(self.registry)
 
 
 class ErrorResponses:

@@ -30,6 +30,7 @@ from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.telemetry import open_telemetry
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
@@ -115,6 +116,7 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
 async def _connected(head: str | None, folder: Path, token: str | None) -> AsyncIterator[StackAccess]:
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
+    telemetry = open_telemetry(os.environ, "collector")
     try:
         with python_words():
             found = await find_run(transport, folder, head, token, print_line=log.warning, nemo_gym=True)
@@ -123,11 +125,13 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
         def keep(directory: Directory) -> None:
             latest[:] = [directory]
 
-        clients = clients_of(found, transport, lag, keep)
+        clients = clients_of(found, transport, lag, keep, telemetry)
         await clients.client.book.refresh()
         yield StackAccess(found, clients, lambda: latest[0])
     finally:
         await transport.close()
+        if telemetry is not None:
+            await telemetry.close()
 
 
 async def collect(

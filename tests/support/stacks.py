@@ -47,10 +47,15 @@ def load_config(
 
 
 def colocated(
-    config: RunConfig, folder: Path, *, token: str | None = None, messages: list[str] | None = None
+    config: RunConfig,
+    folder: Path,
+    *,
+    token: str | None = None,
+    messages: list[str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> AbstractAsyncContextManager[Stack]:
     """Start all servers in this process, on free ports; `messages` receives what the stack reports."""
-    return _started(config, folder, None, token, messages)
+    return _started(config, folder, None, token, messages, environ)
 
 
 def processes(
@@ -62,7 +67,12 @@ def processes(
 
 @contextlib.asynccontextmanager
 async def _started(
-    config: RunConfig, folder: Path, launcher: Launcher | None, token: str | None, messages: list[str] | None = None
+    config: RunConfig,
+    folder: Path,
+    launcher: Launcher | None,
+    token: str | None,
+    messages: list[str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Stack]:
     keys = new_keys(token)
     stack = Stack(
@@ -74,6 +84,7 @@ async def _started(
         head_port=0,
         ready_timeout_s=3 * deadline_s(),
         restarts=Backoff(first_pause_s=0.05, longest_pause_s=0.5),
+        environ=environ,
     )
     try:
         await stack.start()

@@ -1,0 +1,53 @@
+"""Telemetry: what OpenTelemetry's environment variables ask for. Without them, nothing of it is imported or called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rollyard.records.errors import OperatorError
+from rollyard.records.optional import EXTRAS, load
+
+if TYPE_CHECKING:
+    from rollyard.services.http.otel import Telemetry
+
+SIGNALS = ("TRACES", "METRICS")
+PROTOCOL = "http/protobuf"
+
+
+def open_telemetry(environ: Mapping[str, str], server: str) -> Telemetry | None:
+    """Start the telemetry of this process, which is the server `server` or hosts several; None if it is off.
+
+    It is on if OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER is `otlp`, or if an endpoint is set, as in OpenTelemetry's
+    own SDKs. The SDK reads the other variables itself. Raises OperatorError for another exporter, or without the SDK.
+    """
+    asked = {signal: _asked_by(environ, signal) for signal in SIGNALS}
+    if not any(asked.values()):
+        return None
+    why = f"telemetry, which {' and '.join(sorted({*asked.values()} - {''}))} asks for,"
+    trace, metric = (load(module, "otel", why) for module in EXTRAS["otel"].packages)
+    protocol = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or PROTOCOL
+    if protocol != PROTOCOL:
+        raise OperatorError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; expected {PROTOCOL} (port 4318, not 4317)")
+    interval_ms = environ.get("OTEL_METRIC_EXPORT_INTERVAL") or "60000"
+    if not interval_ms.isdecimal() or not int(interval_ms):
+        raise OperatorError(f"OTEL_METRIC_EXPORT_INTERVAL is {interval_ms!r}; expected milliseconds")
+    from rollyard.services.http.otel import Telemetry
+
+    spans = trace.OTLPSpanExporter() if asked["TRACES"] else None
+    metrics = metric.OTLPMetricExporter() if asked["METRICS"] else None
+    return Telemetry(server, spans, metrics, int(interval_ms) / 1000)
+
+
+def _asked_by(environ: Mapping[str, str], signal: str) -> str:
+    """Return the variable that asks for the signal; empty if none does."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    variable = f"OTEL_{signal}_EXPORTER"
+    exporter = environ.get(variable, "").strip().lower()
+    if exporter not in ("", "otlp", "none"):
+        raise OperatorError(f"{variable} is {exporter!r}; expected otlp or none")
+    if exporter:
+        return variable if exporter == "otlp" else ""
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return next((name for name in endpoints if environ.get(name)), "")
