@@ -29,7 +29,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
     log = folder / "ng_run.log"
     paths = [f"+config_paths=[{','.join(map(str, config))}]", f"+server_roots=[{site_packages()}]", f"+python={python}"]
     command = [str(BIN / "ng_run"), *paths, "+head_port=0", f"+ready_timeout_s={START_LIMIT_S}"]
-    env = server_environment(folder)
+    env = server_environment(folder, environment.packages)
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
@@ -52,10 +52,10 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
     """The config files of the run, and the name of the agent that plays.
 
     The first is NeMo Gym's own file, as it is, unless it names an agent that is replaced, a model that is not scripted,
-    or a second environment: then it is a copy without these.
+    an address, or a second environment, or completes another file: then it is a copy without these.
     """
-    written: dict[str, Any] = yaml.safe_load(environment.config.read_text())
-    tree: dict[str, Any] = with_models(written)
+    written = yaml.safe_load(environment.config.read_text())
+    tree: dict[str, Any] = with_models(environment.tree())
     agents = {name: entry for name, entry in tree.items() if _family(entry) == "responses_api_agents"}
     dropped = {
         name
@@ -69,7 +69,10 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         own = folder / "config.yaml"
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
-    added: dict[str, Any] = {**values(model_port, folder), **dict.fromkeys(("policy_model", *model_names(tree)), model)}
+    added: dict[str, Any] = {
+        **values(tree, model_port, folder),
+        **dict.fromkeys(("policy_model", *model_names(tree)), model),
+    }
     agent = next((name for name in agents if name not in dropped), None)
     if agent is None:
         agent = AGENT
