@@ -34,7 +34,7 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     rewards = tuple(map(tidy, theirs.rewards)), tuple(own.rewards)  # as rows of a collection are written
     if not own.starts:
         return made(False, *rewards, f"does not start from ng_run: {_last_line(own.problem)}")
-    if rewards[0] == rewards[1]:
+    if all(here is None or here == there for here, there in zip(*rewards, strict=True)):
         why = f"some rows fail: {reason(theirs.problem or '', environment.folder)}" if None in rewards[0] else ""
         return made(True, *rewards, why)
     again = _played(environment, python, folder, "again")

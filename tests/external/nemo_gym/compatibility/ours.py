@@ -64,6 +64,8 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         or (_family(entry) == "resources_servers" and name != environment.resources_name)
         or (name in agents and not _plays(entry, environment))
     }
+    if dropped & agents.keys():  # with what refers to them, and the files that complete them
+        dropped |= {name for name, entry in tree.items() if _family(entry) == "environment_servers"} | {"config_paths"}
     own = environment.config
     if dropped or tree != written:
         own = folder / "config.yaml"
