@@ -26,6 +26,6 @@ GAMES: dict[str, Script] = {
     "blackjack": moves(lambda row, number, turn: "<action>hit</action>"),
     "example_multi_turn_gymnasium": moves(follow_ups),
     "grl_sokoban": moves(sokoban),
-    # Its pieces are drawn without a seed. Whoever makes no move gets the same with any pieces.
-    "grl_tetris": moves(lambda row, number, turn: "I make no move."),
+    # Its pieces are drawn without a seed. Whoever only moves them aside gets the same with most.
+    "grl_tetris": moves(lambda row, number, turn: "<action>Left</action>"),
 }
