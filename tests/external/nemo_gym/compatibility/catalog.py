@@ -60,12 +60,12 @@ class Environment:
         return [self.folder / name / "src" for name in re.findall(r"(?m)^-e \./(\w+)", text)]
 
     def tree(self) -> dict[str, Any]:
-        """The config; with that which it completes, if it is a part of one; without the server's address."""
+        """The config; with that which it completes, if it is a part of one; without address and number of workers."""
         tree: dict[str, Any] = _completed(self.config)
         for entry in tree.values():
             for settings in (entry.get("resources_servers") or {}).values() if isinstance(entry, dict) else ():
-                settings.pop("host", None)
-                settings.pop("port", None)
+                for name in ("host", "port", "num_workers"):
+                    settings.pop(name, None)
         return tree
 
     @property

@@ -80,6 +80,7 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         agent = AGENT
         settings = {
             "entrypoint": "app.py",
+            "tool_timeout_s": ROW_LIMIT_S,
             "resources_server": {"type": "resources_servers", "name": environment.resources_name},
             "model_server": {"type": "responses_api_models", "name": "policy_model"},
         }
