@@ -16,7 +16,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"uv is required", "download: builds an environment with packages from the index at its start"),
     (r"Failed to load SEC ticker data", "download: company tickers of the SEC"),
     (r"current node timed out during startup|Directory not empty: '_internal'",
-     "Ray: its cluster did not start on this host within 30 s"),
+     "Ray: its cluster did not start in time on this host, which was busy"),
     (r"URLError", "download: {url}"),
     (r"_ensure_sif|apptainer|singularity", "container: Apptainer, and an image from a registry"),
     (r"No such file or directory: '?docker|docker\.errors|'docker'", "Docker"),
