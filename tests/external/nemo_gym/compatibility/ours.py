@@ -127,7 +127,8 @@ def _collected(environment: Environment, agent: str, folder: Path) -> Played:
     failures = _lines(output.with_name("rollouts_failures.jsonl"))
     if None not in rewards:
         return Played(True, rewards)
-    said = json.dumps(failures[0])[:3000] if failures else finished.stdout[-1500:] + finished.stderr[-1500:]
+    first = failures[0] if failures else None
+    said = f"{first['failure_kind']}: {first['detail']}" if first else finished.stdout[-1500:] + finished.stderr[-1500:]
     return Played(True, rewards, said)
 
 
