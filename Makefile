@@ -160,7 +160,7 @@ pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pict
 test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready $(NEMO_GYM07)/.ready  ## test with NeMo Gym 0.4 and 0.7 (Python 3.13 or newer)
 	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)
 
-compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/evidence/compatibility.md
+compatibility: $(DEV) $(NEMO_GYM07)/.ready  ## play every environment of NeMo Gym 0.7 (bubblewrap); rewrites docs/evidence/compatibility.md
 	$(BIN)/python -m tests.external.nemo_gym.compatibility
 
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
@@ -307,7 +307,8 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock and nemo-gym07.lock (require
 	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
 	    --no-annotate -o requirements/nemo-gym.lock
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock nemo-gym07 >build/nemo-gym07.lock
-	uv pip compile -q requirements/nemo-gym07-source.lock --python-version 3.13.14 --python-platform x86_64-unknown-linux-gnu \
+	uv pip compile -q tests/external/nemo_gym/compatibility/requirements.txt requirements/nemo-gym07-source.lock \
+	    --python-version 3.13.14 --python-platform x86_64-unknown-linux-gnu \
 	    --generate-hashes --no-header --no-annotate --no-emit-package nemo-gym -o build/nemo-gym07.lock
 	$(PYTHON) requirements/subset.py --strip build/nemo-gym07.lock >requirements/nemo-gym07.lock && rm build/nemo-gym07.lock
 

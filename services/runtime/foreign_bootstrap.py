@@ -20,7 +20,8 @@ def main() -> None:
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path.cwd())  # as for `python app.py`, instead of this file's folder
     _start_ray_when_used()
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    program = Path.cwd() / sys.argv[0]  # absolute, because a program may look for its files beside __file__
+    runpy.run_path(str(program), run_name="__main__")
 
 
 def _start_ray_when_used() -> None:

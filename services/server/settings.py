@@ -60,7 +60,7 @@ class ServerSettings(BaseModel):
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
         {"host", "port", "base_url", "replicas", "resources", "start_timeout_s"}
-        | {"datasets", "domain", "description", "license", "value", "verified"}
+        | {"allowed_agents", "datasets", "domain", "description", "license", "value", "verified"}
     )
     """Names of settings that do not affect rollouts; a collection can be resumed with different values for them."""
 
@@ -84,6 +84,7 @@ class ServerSettings(BaseModel):
     license: str | None = None
     verified: bool | None = None
     datasets: list[Json] = []
+    allowed_agents: list[str] = []
 
     @property
     def token_needed_for(self) -> str:

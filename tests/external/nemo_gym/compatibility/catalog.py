@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[4]
-VENV = ROOT / ".venv-nemo-gym"
+VENV = ROOT / ".venv-nemo-gym07"
 PYTHON = VENV / "bin" / "python"
 PLAYABLE_AGENTS = ("simple_agent", "gymnasium_agent", "tool_simulation_agent", "non_executing_simple_agent")
 """NeMo Gym's agents that need no program or service besides. In place of any other, its simple_agent plays."""
 MOST_ROWS = 5
 """Rows played of longer files. Every example file but two has five or six."""
+
+IN_SANDBOXES = 2
+"""The same for servers that set up a repository for each row."""
 
 DESCRIPTIVE = ("domain", "verified", "verified_url", "description", "value")
 """Settings that change nothing about how a server plays."""
@@ -49,6 +53,22 @@ class Environment:
         return str(self.server_settings.get("entrypoint", "app.py"))
 
     @property
+    def packages(self) -> list[Path]:
+        """Packages in the server's folder that its requirements name."""
+        requirements = self.folder / "requirements.txt"
+        text = requirements.read_text() if requirements.is_file() else ""
+        return [self.folder / name / "src" for name in re.findall(r"(?m)^-e \./(\w+)", text)]
+
+    def tree(self) -> dict[str, Any]:
+        """The config; with that which it completes, if it is a part of one; without address and number of workers."""
+        tree: dict[str, Any] = _completed(self.config)
+        for entry in tree.values():
+            for settings in (entry.get("resources_servers") or {}).values() if isinstance(entry, dict) else ():
+                for name in ("host", "port", "num_workers"):
+                    settings.pop(name, None)
+        return tree
+
+    @property
     def group(self) -> int:
         """How many rollouts of a row must run at the same time, because the server compares them."""
         return int(self.server_settings.get("num_rollouts_per_prompt", 1))
@@ -57,8 +77,17 @@ class Environment:
         if self.rows_path is None:
             return []
         lines = self.rows_path.read_bytes().split(b"\n")
-        rows: list[Row] = [json.loads(line) for line in lines if line.strip()]
-        return [{key: value for key, value in row.items() if key != "agent_ref"} for row in rows[:MOST_ROWS]]
+        most = IN_SANDBOXES if "sandbox_provider" in self.server_settings else MOST_ROWS
+        rows: list[Row] = [json.loads(line) for line in lines if line.strip()][:most]
+        return [_with_prompt(row, number) for number, row in enumerate(rows, 1)]
+
+
+def _with_prompt(row: Row, number: int) -> Row:
+    """The row for the agent that plays. Rows for an agent that writes its own prompt have none."""
+    asked = row.get("responses_create_params") or {}
+    prompt = asked.get("input") or [{"role": "user", "content": f"Task {number}, whose prompt is not in the row."}]
+    kept = {key: value for key, value in row.items() if key != "agent_ref"}
+    return {**kept, "responses_create_params": {**asked, "input": prompt}}
 
 
 def site_packages() -> Path:
@@ -95,7 +124,7 @@ def _by_name(same: list[Environment]) -> list[Environment]:
 
 
 def _of_config(root: Path, config: Path) -> Iterator[Environment]:
-    tree: dict[str, Any] = yaml.safe_load(config.read_text()) or {}
+    tree = _completed(config)
     agents = _entries(tree, "responses_api_agents")
     for number, (server, kind, server_settings) in enumerate(_entries(tree, "resources_servers")):
         folder = root / "resources_servers" / kind
@@ -110,6 +139,24 @@ def _of_config(root: Path, config: Path) -> Iterator[Environment]:
             first = not examples or path == examples[0]
             variant = name if first or path is None else f"{name}/{path.stem.removeprefix('example_')}"
             yield Environment(variant, config, server, folder, plays, differs, settings, path, server_settings)
+
+
+def _completed(config: Path) -> dict[str, Any]:
+    """The config, on top of the main one of its folder if its server has no program."""
+    tree: dict[str, Any] = yaml.safe_load(config.read_text()) or {}
+    main = config.with_name(f"{config.parent.parent.name}.yaml")
+    servers = _entries(tree, "resources_servers")
+    if servers and main != config and main.is_file() and not any("entrypoint" in one for _, _, one in servers):
+        return _on_top(yaml.safe_load(main.read_text()), tree)
+    return tree
+
+
+def _on_top(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    def merged(key: str, value: Any) -> Any:
+        under = below.get(key)
+        return _on_top(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+
+    return {**below, **{key: merged(key, value) for key, value in above.items()}}
 
 
 def _entries(tree: dict[str, Any], family: str) -> list[tuple[str, str, dict[str, Any]]]:

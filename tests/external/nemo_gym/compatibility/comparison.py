@@ -15,8 +15,6 @@ from tests.external.nemo_gym.compatibility.results import Result
 from tests.external.nemo_gym.compatibility.scripted_model import ModelServer, ScriptedModel
 from tests.external.nemo_gym.compatibility.scripts import script_of
 
-WITHOUT_PROMPT = "agent: the rows have no prompt, which an agent of its own writes"
-
 
 def compare(environment: Environment, python: Path, folder: Path) -> Result:
     """The rewards of both sides. `python`: the interpreter of NeMo Gym's programs. `folder`: for logs and runs."""
@@ -29,8 +27,6 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     theirs = _played(environment, python, folder, "theirs")
     if not theirs.starts:
         return made(False, (), (), reason(theirs.problem or "", environment.folder))
-    if not any((row.get("responses_create_params") or {}).get("input") for row in environment.rows()):
-        return made(True, tuple(map(tidy, theirs.rewards)), (), WITHOUT_PROMPT)
     if all(reward is None for reward in theirs.rewards):
         why = reason(theirs.problem or "", environment.folder)
         return made(True, tuple(map(tidy, theirs.rewards)), (), f"no row plays: {why}")
@@ -38,7 +34,7 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     rewards = tuple(map(tidy, theirs.rewards)), tuple(own.rewards)  # as rows of a collection are written
     if not own.starts:
         return made(False, *rewards, f"does not start from ng_run: {_last_line(own.problem)}")
-    if rewards[0] == rewards[1]:
+    if all(here is None or here == there for here, there in zip(*rewards, strict=True)):
         why = f"some rows fail: {reason(theirs.problem or '', environment.folder)}" if None in rewards[0] else ""
         return made(True, *rewards, why)
     again = _played(environment, python, folder, "again")
@@ -50,12 +46,14 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
 
 def _played(environment: Environment, python: Path, folder: Path, side: str) -> Played:
     """One run, with a model server and a folder of its own."""
-    own = folder / f"{environment.name.replace('/', '_')}-{side}"
+    own = folder / side
     own.mkdir()
     server = ModelServer(ScriptedModel(environment.rows(), script_of(environment.name, environment.folder.name)))
     try:
         play = ours.play if side == "ours" else reference.play
-        return play(environment, server.port, python, own)
+        played = play(environment, server.port, python, own)
+        (own / "problem.txt").write_text(played.problem or "")
+        return played
     finally:
         server.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,14 @@ def model_names(node: Any) -> set[str]:
     return set().union(*map(model_names, node)) if isinstance(node, list) else set()
 
 
-def values(port: int, folder: Path) -> dict[str, Any]:
-    """What a user sets in env.yaml: addresses of models, keys of services that are not reached, excluded domains."""
+def values(tree: dict[str, Any], port: int, folder: Path) -> dict[str, Any]:
+    """What a user sets in env.yaml: addresses of models, keys of services that are not reached, excluded domains.
+
+    Its sandbox is a folder in the box of WarmPython, without the image that a task names.
+    """
     domains = folder / "exclude_domains.json"
     domains.write_text('{"notices": []}')
-    url = f"http://{HOST}:{port}/v1"
-    models = {
-        f"{who}_{what}": value
-        for who in ("policy", "judge", "safety_judge", "search_judge")
-        for what, value in (("base_url", url), ("api_key", "none"), ("model_name", "scripted"))
-    }
-    return {**models, "tavily_api_key": "none", "exclude_domains_file_path": str(domains)}
+    named = set(re.findall(r"\$\{(\w+)\}", json.dumps(tree)))
+    addresses = {name: f"http://{HOST}:{port}/v1" for name in named if name.endswith("base_url")}
+    sandbox = {"local": {"workspace_root": str(folder)}}
+    return {**dict.fromkeys(named, "none"), **addresses, "exclude_domains_file_path": str(domains), "sandbox": sandbox}

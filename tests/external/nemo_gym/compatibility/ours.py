@@ -29,7 +29,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
     log = folder / "ng_run.log"
     paths = [f"+config_paths=[{','.join(map(str, config))}]", f"+server_roots=[{site_packages()}]", f"+python={python}"]
     command = [str(BIN / "ng_run"), *paths, "+head_port=0", f"+ready_timeout_s={START_LIMIT_S}"]
-    env = server_environment(folder)
+    env = server_environment(folder, environment.packages)
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
@@ -52,10 +52,10 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
     """The config files of the run, and the name of the agent that plays.
 
     The first is NeMo Gym's own file, as it is, unless it names an agent that is replaced, a model that is not scripted,
-    or a second environment: then it is a copy without these.
+    an address, or a second environment, or completes another file: then it is a copy without these.
     """
-    written: dict[str, Any] = yaml.safe_load(environment.config.read_text())
-    tree: dict[str, Any] = with_models(written)
+    written = yaml.safe_load(environment.config.read_text())
+    tree: dict[str, Any] = with_models(environment.tree())
     agents = {name: entry for name, entry in tree.items() if _family(entry) == "responses_api_agents"}
     dropped = {
         name
@@ -64,17 +64,23 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         or (_family(entry) == "resources_servers" and name != environment.resources_name)
         or (name in agents and not _plays(entry, environment))
     }
+    if dropped & agents.keys():  # with what refers to them, and the files that complete them
+        dropped |= {name for name, entry in tree.items() if _family(entry) == "environment_servers"} | {"config_paths"}
     own = environment.config
     if dropped or tree != written:
         own = folder / "config.yaml"
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
-    added: dict[str, Any] = {**values(model_port, folder), **dict.fromkeys(("policy_model", *model_names(tree)), model)}
+    added: dict[str, Any] = {
+        **values(tree, model_port, folder),
+        **dict.fromkeys(("policy_model", *model_names(tree)), model),
+    }
     agent = next((name for name in agents if name not in dropped), None)
     if agent is None:
         agent = AGENT
         settings = {
             "entrypoint": "app.py",
+            "tool_timeout_s": ROW_LIMIT_S,
             "resources_server": {"type": "resources_servers", "name": environment.resources_name},
             "model_server": {"type": "responses_api_models", "name": "policy_model"},
         }
@@ -121,7 +127,8 @@ def _collected(environment: Environment, agent: str, folder: Path) -> Played:
     failures = _lines(output.with_name("rollouts_failures.jsonl"))
     if None not in rewards:
         return Played(True, rewards)
-    said = json.dumps(failures[0])[:3000] if failures else finished.stdout[-1500:] + finished.stderr[-1500:]
+    first = failures[0] if failures else None
+    said = f"{first['failure_kind']}: {first['detail']}" if first else finished.stdout[-1500:] + finished.stderr[-1500:]
     return Played(True, rewards, said)
 
 

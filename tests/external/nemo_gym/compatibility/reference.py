@@ -45,7 +45,8 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
         variables = {"NEMO_GYM_CONFIG_DICT": yaml.safe_dump(config), "NEMO_GYM_CONFIG_PATH": name}
         command = [str(python), program]
         log = folder / f"reference_{name}.log"
-        return ServerProcess(command, program_folder, {**server_environment(folder), **variables}, ports[name], log)
+        own = server_environment(folder, environment.packages)
+        return ServerProcess(command, program_folder, {**own, **variables}, ports[name], log)
 
     server = start(environment.resources_name, environment.folder, environment.program)
     agent = None
@@ -60,7 +61,9 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
             return Played(True, [], f"agent {problem}\n{agent.printed()}")
         with ThreadPoolExecutor(environment.group) as threads:
             run = partial(_run, ports[AGENT])
-            answers = [_mean([*threads.map(run, [row] * environment.group)]) for row in rows]
+            answers = [
+                _mean([*threads.map(run, repeats(row, task, environment.group))]) for task, row in enumerate(rows)
+            ]
         failed = [answer for answer in answers if isinstance(answer, str)]
         rewards = [None if isinstance(answer, str) else answer for answer in answers]
         return Played(True, rewards, f"{failed[0]}\n{server.printed()}" if failed else None)
@@ -72,7 +75,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
 
 def server_config(environment: Environment, model_port: int, ports: dict[str, int], folder: Path) -> dict[str, Any]:
     """The config as NeMo Gym's launcher resolves it, with the scripted model in place of every model."""
-    tree: dict[str, Any] = with_models(yaml.safe_load(environment.config.read_text()))
+    tree: dict[str, Any] = with_models(environment.tree())
     model = {"responses_api_models": {"openai_model": {"entrypoint": "app.py", "host": HOST, "port": model_port}}}
     kept = {name: entry for name, entry in tree.items() if not isinstance(entry, dict) or "resources_servers" in entry}
     settings = next(iter(kept[environment.resources_name]["resources_servers"].values()))
@@ -89,10 +92,15 @@ def server_config(environment: Environment, model_port: int, ports: dict[str, in
         "head_server": {"host": HOST, "port": 9},
         "dry_run": False,
         **kept,
-        **values(model_port, folder),
+        **values(tree, model_port, folder),
         **dict.fromkeys(("policy_model", *model_names(tree)), model),
         AGENT: {"responses_api_agents": {environment.agent: agent}},
     }
+
+
+def repeats(row: Row, task: int, number: int) -> list[Row]:
+    """The rollouts of a row, with the keys that NeMo Gym's collector adds: a server may compare them by these."""
+    return [{**row, "_ng_task_index": task, "_ng_rollout_index": repeat} for repeat in range(number)]
 
 
 def _mean(answers: list[float | str]) -> float | str:
@@ -110,7 +118,10 @@ def _run(port: int, row: Row) -> float | str:
     request = urllib.request.Request(f"http://{HOST}:{port}/run", json.dumps(row).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=ROW_LIMIT_S) as response:
-            return float(json.load(response)["reward"])
+            rollout = json.load(response)
+        if failed := rollout.get("_ng_failure_class"):  # NeMo Gym's collector keeps it as a failure, too
+            return f"{failed}: {rollout.get('_ng_error') or rollout.get('failure_reason')}"
+        return float(rollout["reward"])
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode(errors='replace')[:2000]}"
     except (OSError, KeyError, TypeError, ValueError) as error:

@@ -46,7 +46,7 @@ class ScriptedModel:
     """The answers of one environment. Thread-safe, because it changes nothing."""
 
     def __init__(self, rows: Sequence[Row], script: Script) -> None:
-        self._rows = [(texts(row["responses_create_params"].get("input")), row) for row in rows if _has_input(row)]
+        self._rows = [(texts(row["responses_create_params"]["input"]), row) for row in rows]
         self._script = script
 
     def items(self, request: dict[str, Any]) -> Items:
@@ -55,7 +55,7 @@ class ScriptedModel:
             if asked[: len(own)] == own:
                 history = request["input"][len(own) :] if isinstance(request["input"], list) else []
                 return self._script(row, number, history)
-        return [message(verdict(asked))]
+        return [message(verdict(asked, _schema(request)))]
 
     def response(self, request: dict[str, Any]) -> dict[str, Any]:
         """The body of an answer of /v1/responses."""
@@ -68,7 +68,7 @@ class ScriptedModel:
 
     def completion(self, request: dict[str, Any]) -> dict[str, Any]:
         """The body of an answer of /v1/chat/completions, by which some environments ask their judge."""
-        items = self.items({"input": request.get("messages")})
+        items = self.items({**request, "input": request.get("messages")})
         text = "".join(_text(item) for item in items if item["type"] == "message")
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -76,8 +76,11 @@ class ScriptedModel:
         return {**head, "choices": [choice], "usage": usage}
 
 
-def _has_input(row: Row) -> bool:
-    return bool((row.get("responses_create_params") or {}).get("input"))
+def _schema(request: dict[str, Any]) -> dict[str, Any] | None:
+    """The JSON schema in which a request of either API wants its answer; None if it names none."""
+    form = request.get("response_format") or (request.get("text") or {}).get("format") or {}
+    found: dict[str, Any] | None = form.get("schema") or (form.get("json_schema") or {}).get("schema")
+    return found
 
 
 def message(text: str) -> dict[str, Any]:

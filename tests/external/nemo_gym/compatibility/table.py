@@ -10,15 +10,17 @@ from tests.external.nemo_gym.compatibility.results import Result
 PAGE = ROOT / "docs" / "evidence" / "compatibility.md"
 INTRODUCTION = """# NeMo Gym's environments under Rollyard
 
-`make compatibility` writes this page. It plays every environment in the wheel of nemo-gym 0.4.0, each config that names
+`make compatibility` writes this page. It plays every environment in the wheel of nemo-gym 0.7.0, each config that names
 a resources server, with the rows of its `example.jsonl` (at most five), twice: with NeMo Gym's server program and agent
 alone, and with the same program started by `ng_run` ([from its folder](../nemo-gym.md)) and played by Rollyard's agent.
 The model, and the judge of environments that ask one, is a scripted server that answers some rows rightly and others
 wrongly. *Equal* means that every row has exactly the same reward on both sides.
 
-Agents with a program of their own are replaced by `simple_agent` on both sides. Servers run on a CPU, without
-downloads, with the packages of `requirements/nemo-gym.lock`. A constant 0 can also mean that a service is missing on
-both sides.
+Agents with a program of their own are replaced by `simple_agent` on both sides; a row whose prompt such an agent writes
+gets a placeholder. Programs run on a CPU, in a box of bubblewrap, without downloads, with the packages of
+`requirements/nemo-gym07.lock`. Sandboxes are folders in that box (NeMo Gym's provider `local`), without the image that
+a task names, so that nothing is solved there, and at most two rows of such an environment are played. A constant 0 can
+also mean that a service is missing on both sides.
 """
 
 
@@ -67,6 +69,7 @@ def how_to() -> str:
 make compatibility
 ```
 
-takes about half an hour on two cores, and needs Python 3.12 or newer beside Rollyard's. The rewards of each row are in
-`tests/external/nemo_gym/compatibility/results.json`.
+needs Python 3.13 beside Rollyard's, and bubblewrap. It continues where it stopped: results and logs of each environment
+are in `build/compatibility`. `python -m tests.external.nemo_gym.compatibility NAME...` plays some again, `--again
+unequal` those that are not equal. The rewards of each row are in `tests/external/nemo_gym/compatibility/results.json`.
 """

@@ -98,7 +98,7 @@ def _run(job: dict[str, Any], streams: list[int]) -> None:
         added = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
         sys.path[:0] = [str(Path(sys.argv[0]).absolute().parent), *added]
         sys.modules["numpy"].random.seed()  # otherwise every fork would draw the same numbers
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        runpy.run_path(str(Path(sys.argv[0]).absolute()), run_name="__main__")
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1

@@ -9,31 +9,33 @@ with the fork, and the fork with the call, even if that is killed.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.external.nemo_gym.compatibility.catalog import PYTHON
+from tests.external.nemo_gym.compatibility.catalog import PYTHON, ROOT, VENV
 from tests.support.waiting import deadline_s
 
 START_LIMIT_S = 300.0
-SYSTEM_INSTALLERS = ("apt", "apt-get", "aptitude", "dpkg", "sudo", "yum", "dnf", "apk", "brew", "conda", "snap")
-"""Programs that would change the host. NeMo Gym's gdpval installs LibreOffice with apt-get when it starts as root."""
 
 
 class WarmPython:
     """The interpreter, until `close`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, writable: Path) -> None:
+        """`folder`: for its socket and log. `writable`: the only other folder that programs can change."""
         socket, own = folder / "warm.sock", Path(__file__).parent
         self.python = folder / "bin" / "warm-python"
         self.python.parent.mkdir()
         self.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{own / "warm_call.py"}" "{socket}" "$@"\n')
         self.python.chmod(0o755)
         self._log = (folder / "warm-python.log").open("wb")
-        command, env = [str(PYTHON), str(own / "warm_forks.py"), str(socket)], server_environment(folder)
+        command = [*box(folder, writable, VENV), str(PYTHON), str(own / "warm_forks.py"), str(socket)]
+        env = server_environment(folder)
         streams: Any = {"stdin": subprocess.PIPE, "stdout": self._log, "stderr": self._log}
         self._process = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True, **streams)
         end = time.monotonic() + START_LIMIT_S
@@ -54,28 +56,41 @@ class WarmPython:
         self._log.close()
 
 
-def server_environment(folder: Path) -> dict[str, str]:
-    """Environment variables of NeMo Gym's servers: no downloads, no system packages, caches that end with the run."""
+def box(*writable: Path) -> list[str]:
+    """The command line of bubblewrap, before a program that can change nothing on this host but these folders.
+
+    Environments run programs that a model wrote, set up repositories in `/testbed`, and install packages when they run
+    as root. Their root folder is an empty file system into which this host's folders are mounted.
+    """
+    if shutil.which("bwrap") is None:
+        raise RuntimeError("NeMo Gym's environments run in bubblewrap: apt-get install bubblewrap")
+    mounted: list[str] = []
+    for path in sorted(Path("/").iterdir()):
+        if path.is_symlink():
+            mounted += ["--symlink", str(path.readlink()), str(path)]
+        elif path.name not in ("dev", "proc", "sys", "tmp"):
+            mounted += ["--ro-bind", str(path), str(path)]
+    own = [argument for path in writable for argument in ("--bind", str(path), str(path))]
+    fresh = ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", str(Path.home())]
+    needed = [argument for path in (PYTHON.resolve().parents[1], ROOT) for argument in ("--ro-bind", path, path)]
+    return ["bwrap", "--die-with-parent", "--unshare-pid", *mounted, *fresh, *map(str, needed), *own]
+
+
+def server_environment(folder: Path, packages: Sequence[Path] = ()) -> dict[str, str]:
+    """Environment variables of NeMo Gym's servers: no downloads, and caches in `folder`."""
     kept = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     return {
         **kept,
-        "PATH": f"{_without_installers(folder)}:{PYTHON.parent}:{kept.get('PATH', '')}",
+        "PATH": f"{PYTHON.parent}:{kept.get('PATH', '')}",
+        "PYTHONPATH": ":".join(map(str, packages)),
+        "HOME": str(folder),
         "HF_HUB_OFFLINE": "1",
+        "PIP_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),
         "WANDB_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "240",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
-
-
-def _without_installers(folder: Path) -> Path:
-    """A folder for the front of PATH in which every installer of system packages fails."""
-    guard = folder / "guard"
-    guard.mkdir(exist_ok=True)
-    for name in SYSTEM_INSTALLERS:
-        program = guard / name
-        if not program.exists():
-            program.write_text(f"#!/bin/sh\necho '{name}: the comparison installs no system packages' >&2\nexit 1\n")
-            program.chmod(0o755)
-    return guard

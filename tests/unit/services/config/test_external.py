@@ -18,7 +18,7 @@ def external(root: Path, settings: Json, family: str = "resources_servers", name
 
 
 REFERENCES = {name: {"type": "resources_servers", "name": "mine"} for name in ("resources_server", "model_server")}
-CATALOGUE = {"domain": "math", "verified": False, "license": "MIT", "description": "x"}
+CATALOGUE = {"domain": "math", "verified": False, "license": "MIT", "allowed_agents": ["simple_agent"]}
 
 
 @pytest.mark.parametrize(

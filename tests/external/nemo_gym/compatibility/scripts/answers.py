@@ -98,10 +98,37 @@ def proof(row: Row, right: bool) -> str:
     return f"## Solution\nBy induction.\n## Self Evaluation\nThe base case holds.\n\\boxed{{{score}}}"
 
 
+def point(row: Row, right: bool) -> str:
+    """A point in thousandths of the image; a wrong one is in its corner."""
+    x, y = (float(part) * 1000 if right else 0 for part in row["expected_answer"].split(","))
+    return f"<point>({x:.0f}, {y:.0f})</point>"
+
+
+def spans(row: Row, right: bool) -> str:
+    """Some hallucinated text where there is any, and none elsewhere; the opposite if it is to be wrong."""
+    return json.dumps({"hallucination list": ["x"] if row["is_halu"] is right else []})
+
+
+def ranking(row: Row, right: bool) -> str:
+    """The genes by relevance; a wrong one as they stand in the row."""
+    scored = zip(row["relevance_genes"], row["relevance_scores"], strict=True)
+    ranked = [gene for gene, _ in sorted(scored, key=lambda pair: -pair[1])] if right else row["relevance_genes"]
+    return f"[[ ## reasoning ## ]]\n.\n\n[[ ## answer ## ]]\n{', '.join(ranked)}\n\n[[ ## completed ## ]]"
+
+
+def markdown(row: Row, right: bool) -> str:
+    """The table that the row asks for; a wrong one has only its first line."""
+    lines = row["gold_answer"] if right else row["gold_answer"][:1]
+    names = list(lines[0])
+    cells = [names, ["---"] * len(names), *([str(line[name]) for name in names] for line in lines)]
+    return "```markdown\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n```"
+
+
 ANSWERS: dict[str, Script] = {
     **dict.fromkeys(
         ("asr_with_pc", "equivalence_rule", "math_proof_judgement", "mrcr", "wmt_translation"), wrapped("")
     ),
+    "assaybench": once(ranking),
     "bird_sql": wrapped("```sql\n", "\n```"),
     "bunsenbench_chemistry_mcq": once(choice),
     "calendar": once(events),
@@ -114,8 +141,12 @@ ANSWERS: dict[str, Script] = {
     "format_verification/citation_format": once(citations),
     "format_verification/freeform_formatting": once(listing),
     "graphwalks": once(nodes),
+    "gui_coordinate": once(point),
     "hotpotqa_qa": once(lambda row, right: json.dumps({"answer": row["expected_answer"] if right else WRONG})),
     "imo_gradingbench": wrapped("The grade is "),
+    "lc_niah": once(nodes),
+    "litmus_agent": wrapped("((", "))"),
+    "moldetox": once(lambda row, right: json.dumps({"answer": row["verifier_metadata"]["answer"] if right else WRONG})),
     "nvarc": once(lambda row, right: (function if row.get("agent_mode") == "inductive" else board)(row, right)),
     "proof_genselect": once(
         lambda row, right: (
@@ -123,11 +154,15 @@ ANSWERS: dict[str, Script] = {
         )
     ),
     "proof_judge": once(proof),
+    "ragtruth": once(spans),
     "reasoning_gym": wrapped("<answer>", "</answer>"),
     "ruler": once(words),
+    "ruler2": once(lambda row, right: " ".join(row["expected_answer"]) if right else WRONG),
+    "spartqa": once(lambda row, right: row["target"] if right else WRONG),
     "spider2_lite": wrapped("```sql\n", "\n```"),
     "swerl_llm_judge": wrapped("<solution>", "</solution>"),
     "terminus_judge": (terminal := once(lambda row, right: row["expected_answer"] if right else "{}")),
     "terminus_judge/terminus_judge_simple": terminal,
     "text_to_sql": once(lambda row, right: f"```sql\n{row['sql'] if right else 'SELECT 1;'}\n```"),
+    "widesearch": once(markdown),
 }

@@ -47,7 +47,7 @@ def expected_action(row: Row, number: int) -> Turns:
     action = row["expected_action"]
     if not is_right(number):
         return [[call("no_such_tool", {})]]
-    if action["type"] == "message":
+    if action.get("type") == "message":
         return [[message(str(action.get("content")))]]
     actions = action.get("tool_calls") or action.get("calls") or [action]
     return [[call(one["name"], one["arguments"]) for one in actions if "name" in one] or [message("Done.")]]
@@ -122,6 +122,7 @@ CALLS: dict[str, Script] = {
     "example_session_state_mgmt": turns(counter),
     "example_single_tool_call": turns(each_tool),
     "example_tool_call_multireward": turns(expected_calls),
+    "image_tools": turns(expected_action),
     "indirect_prompt_injection": turns(injected),
     "math_advanced_calculations": turns(arithmetic),
     "math_with_code": turns(python),

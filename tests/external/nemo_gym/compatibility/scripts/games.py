@@ -17,10 +17,6 @@ def sokoban(row: Row, number: int, turn: int) -> str:
     return f"<action>{('Up', 'Left', 'Down', 'Right')[(turn // 2 + number) % 4]}</action>"
 
 
-def tetris(row: Row, number: int, turn: int) -> str:
-    return f"<action>{('Left', 'Right')[(turn + number) % 2]}</action><action>Down</action>"
-
-
 def follow_ups(row: Row, number: int, turn: int) -> str:
     return f"{row['expected_answer'] if is_right(number) else 'I do not know'} ({turn})"
 
@@ -30,5 +26,6 @@ GAMES: dict[str, Script] = {
     "blackjack": moves(lambda row, number, turn: "<action>hit</action>"),
     "example_multi_turn_gymnasium": moves(follow_ups),
     "grl_sokoban": moves(sokoban),
-    "grl_tetris": moves(tetris),
+    # Its pieces are drawn without a seed. Whoever only moves them aside gets the same with most.
+    "grl_tetris": moves(lambda row, number, turn: "<action>Left</action>"),
 }
