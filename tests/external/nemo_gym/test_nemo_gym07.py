@@ -14,7 +14,7 @@ from rollyard.records.data_files import INSTALLED
 from rollyard.records.nemo_gym import KINDS
 from rollyard.records.types import Json
 from tests.support.commands import BIN, Finished, command, ng_run
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 from tests.support.stacks import keys_of, read_rows
 
 VENV = INSTALLED / ".venv-nemo-gym07"

@@ -26,7 +26,7 @@ from benchmarks.commands import COMMANDS, ROOT, BenchmarkError, Config, ModelEnd
 from benchmarks.processes import family_cpu_s
 from benchmarks.tables import table, verdict
 from tests.external.vllm.engine import ENVIRONMENT, start_s
-from tests.support.sokoban_page import free_port
+from tests.support.processes import free_port
 from tests.support.waiting import eventually
 
 MODEL, NAME = ROOT / "examples" / "sokoban_policy" / "model", "sokoban-policy"
