@@ -331,7 +331,8 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
     """All environments in one run."""
     folder: Path = tmp_path_factory.mktemp("run")
     # The built-in policy may call a program that never ends, such as `yes`, and ask for a minute.
-    limits = ["+harbor_resources_server.resources_servers.harbor_task.max_command_s=2"]
+    harbor = "harbor_resources_server.resources_servers.harbor_task"
+    limits = [f"+{harbor}.max_command_s=2", f"{harbor}.boxes=namespaces"]
     played = [name for name in EXAMPLES if name != "harbor_task"]
     if await why_no_box():
         limits = []

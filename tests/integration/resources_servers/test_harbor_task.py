@@ -28,7 +28,7 @@ async def boxes_are_possible() -> None:
 
 
 async def episode(folder: Path, turns: list[Any], *, name: str = "task", **settings: Any) -> Rollout:
-    tasks = {"tasks": folder, "accept_images": ANY_IMAGE, **settings}
+    tasks = {"boxes": "namespaces", "tasks": folder, "accept_images": ANY_IMAGE, **settings}
     return await play(HarborTask, {"task": name}, turns, settings=tasks)
 
 
@@ -168,11 +168,11 @@ def test_rows_are_written_for_tasks_whose_own_solution_passes(
     write_task(tasks, name="good")
     write_task(tasks, name="refused", dockerfile="FROM debian:12\nRUN pip install x")
     write_task(tasks, name="wrong", files={"solution/solve.sh": "echo no idea"})
-    arguments = ["--tasks", str(tasks), "--output", str(output), "--accept-image", "debian:*", "--check-solutions"]
-    prepare.main(arguments)
+    options = ["--boxes", "namespaces", "--output", str(output), "--accept-image", "debian:*"]
+    prepare.main([*options, "--tasks", str(tasks), "--check-solutions"])
     printed = capsys.readouterr()
     assert [orjson.loads(line)["task"] for line in output.read_bytes().splitlines()] == ["good"]
     assert "refused: environment/Dockerfile line 2" in printed.err
     assert "wrong: " in printed.err and "1 rows" in printed.out
-    prepare.main(["--output", str(output), "--accept-image", "debian:*"])
+    prepare.main(options)
     assert output.read_bytes() == (EXAMPLES.parent / "data" / "example.jsonl").read_bytes()

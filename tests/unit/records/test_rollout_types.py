@@ -48,7 +48,10 @@ async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(t
     for row in rows:
         TypeAdapter(RolloutRow).validate_python(row, strict=True)
         assert {key for key in untyped_keys(row, RolloutRow) if "." in key or key not in environment_keys} == set()
-        assert RolloutKeys.__optional_keys__ - row.keys() == {"_ng_code"}  # the code did not change
+        assert RolloutKeys.__optional_keys__ - row.keys() == {
+            "_ng_code",
+            "_ng_trace_id",
+        }  # the same code, and no telemetry
 
 
 @pytest.mark.parametrize("path", sorted(SERVERS.glob("*/data/**/*example*.jsonl")), ids=lambda path: path.parts[-3])
