@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -281,11 +282,10 @@ async def test_an_engine_that_fails_while_the_reward_is_due_is_a_failure(
 
 
 def container_shop(folder: Path, *, build: str = "exit 0", version: str = "exit 0", **settings: Any) -> Workshop:
-    """Return a workshop whose engine is a script that writes the tags that it builds into the file `tags`."""
-    script = folder / "engine"
-    tags = shlex.quote(str(folder / "tags"))
+    """Return a workshop whose engine is a script that appends the arguments of its builds to the file `builds`."""
+    script, builds = folder / "engine", shlex.quote(str(folder / "builds"))
     script.write_text(
-        f"#!/bin/sh\ncase $1 in\nversion|info) {version};;\nbuild) for word; do case $word in rollyard-task:*) echo $word >> {tags};; esac; done; {build};;\nesac\nexit 1\n"
+        f"#!/bin/sh\ncase $1 in\nversion|info) {version};;\nbuild) echo $* >> {builds}; {build};;\nesac\nexit 1\n"
     )
     script.chmod(0o755)
     return Workshop(
@@ -303,7 +303,7 @@ async def test_each_dockerfile_of_a_task_has_an_image_of_its_own(tmp_path: Path)
         assert place is not None
         with pytest.raises(OperatorError, match="cannot"):  # the script starts no container
             await shop.box(task, place)
-    tags = (tmp_path / "tags").read_text().split()
+    tags = re.findall(r"rollyard-task:\S+", (tmp_path / "builds").read_text())
     assert len(set(tags)) == 3 and tags[0] == tags[3]
 
 
