@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -28,6 +27,8 @@ from rollyard.resources_servers.harbor_task.tool_server import ToolServer
 from rollyard.resources_servers.tools import EpisodeTools
 from rollyard.services.sandbox.box import BoxDied, BoxRefused
 from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd, run_program
+
+R = TypeVar("R")
 
 FINISH_STEP: Json = {
     "type": "function",
@@ -75,7 +76,8 @@ class HarborTask(EpisodeTools[HarborSettings]):
         if task.get("task_sha256", self._folder.digest) != self._folder.digest:
             raise BadTask(f"the task {name} has changed since the row was written: prepare the rows again")
         self._play: Play | None = None
-        self._left_s = self._step_s
+        self._limit_s = 0.0
+        """When this step's time is over, on the clock of the box's commands (`TaskBox.ran_s`)."""
         self._died = ""
         self._served: dict[str, tuple[ToolServer, str]] = {}
         """The tools of the task's MCP servers, with their names there."""
@@ -85,8 +87,9 @@ class HarborTask(EpisodeTools[HarborSettings]):
             self._play = await Play.start(self._folder, self.shared, endpoint=True)
         except UnsupportedTask as error:
             raise BadTask(f"{self._folder.name} cannot be played here: {error}") from error
-        except OperatorError as error:
+        except (OperatorError, BoxDied, BoxRefused) as error:
             raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
+        self._limit_s = self._play.box.ran_s + self._step_s
         text = self._folder.instruction
         if len(self._folder.steps) > 1:
             text += f"\n\n(Step 1 of {len(self._folder.steps)}. Call `finish_step` to get the next one.)"
@@ -99,18 +102,13 @@ class HarborTask(EpisodeTools[HarborSettings]):
         timeout_s: Annotated[float | None, Field(gt=0, description="Time limit in seconds.")] = None,
     ) -> str | ToolResult:
         """Run bash commands and return their output, standard error included."""
-        if self._died or self._left_s <= 0:
-            return ToolResult(self._died or "The time limit of the task is over.", done=True)
+        if end := self._end:
+            return ToolResult(end, done=True)
         asked_s = min(timeout_s or self.settings.command_timeout_s, self.settings.max_command_s)
         limit_s = min(asked_s, self._left_s)
-        started = time.monotonic()
-        try:
-            result = await self._open.box.run(("/bin/bash", "-c", command), limit_s)
-        except BoxDied as error:
-            # It ended while it ran the model's command, so another attempt at the episode would be a second try.
-            self._died = f"The machine has ended, and its files are lost: {error}"
-            return ToolResult(self._died, done=True)
-        self._left_s -= time.monotonic() - started
+        result = await self._for_model(self._open.box.run(("/bin/bash", "-c", command), limit_s))
+        if isinstance(result, ToolResult):
+            return result
         text = result.output
         if result.timed_out:
             text += f"\n[stopped after {limit_s:g} s]"
@@ -133,17 +131,12 @@ class HarborTask(EpisodeTools[HarborSettings]):
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
         play = self._open
+        if end := self._end:
+            return ToolResult(end, done=True)
         if name in self._served:
             server, original = self._served[name]
-            limit_s = min(self.settings.command_timeout_s, max(self._left_s, 0.1))
-            started = time.monotonic()
-            try:
-                return await server.call(original, arguments, limit_s)
-            except (BoxDied, BoxRefused) as error:
-                self._died = f"The machine has ended, and its files are lost: {error}"
-                return ToolResult(self._died, done=True)
-            finally:
-                self._left_s -= time.monotonic() - started
+            limit_s = min(self.settings.command_timeout_s, self._left_s)
+            return await self._for_model(server.call(original, arguments, limit_s))
         if name != "finish_step" or len(self._folder.steps) == 1:
             raise InvalidToolCall(f"There is no tool {name[:200]!r}.")
         if arguments:
@@ -151,7 +144,7 @@ class HarborTask(EpisodeTools[HarborSettings]):
         await play.finish_step()
         if play.is_over:
             return ToolResult("This was the last step.", done=True)
-        self._left_s = self._step_s
+        self._limit_s = play.box.ran_s + self._step_s
         return f"Step {len(play.rewards) + 1} of {len(self._folder.steps)}:\n\n{play.step.instruction}"
 
     async def run_program(self, order: BoxProgram) -> ProgramEnd:
@@ -163,6 +156,8 @@ class HarborTask(EpisodeTools[HarborSettings]):
             return await run_program(box.box, order, box.workdir, {"HOME": "/root", **box.env}, limit_s)
         except BoxRefused as error:
             raise BadTask(str(error)) from error
+        except (BoxDied, OperatorError) as error:  # before the program has started
+            raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
 
     async def verify(self, response: Verification) -> Verdict:
         play = self._open
@@ -181,6 +176,30 @@ class HarborTask(EpisodeTools[HarborSettings]):
     async def close(self) -> None:
         if self._play is not None:
             await self._play.box.close()
+
+    async def _for_model(self, work: Awaitable[R]) -> R | ToolResult:
+        """Await what the model does in the box."""
+        try:
+            return await work
+        except BoxDied as error:
+            # It ended while it ran the model's command, so another attempt at the episode would be a second try.
+            self._died = f"The machine has ended, and its files are lost: {error}"
+            return ToolResult(self._died, done=True)
+        except BoxRefused as error:
+            raise InvalidToolCall(f"The machine could not do this: {error}") from error
+        except OperatorError as error:
+            raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
+
+    @property
+    def _end(self) -> str:
+        """Why nothing more can be done in the box; empty if it can."""
+        if self._died or self._open.is_over:
+            return self._died or "The task is over."
+        return "The time limit of the task is over." if self._left_s <= 0 else ""
+
+    @property
+    def _left_s(self) -> float:
+        return self._limit_s - self._open.box.ran_s
 
     @property
     def _step_s(self) -> float:

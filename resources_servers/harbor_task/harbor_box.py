@@ -13,8 +13,8 @@ import orjson
 
 from rollyard.records.types import MAX_REWARD, is_number
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_folder import SOLUTION, WORKDIR, TaskStep
-from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxRefused, CommandResult, content
+from rollyard.resources_servers.harbor_task.task_folder import SOLUTION, WORKDIR, HarborSettings, TaskStep
+from rollyard.services.sandbox.box import Box, BoxEntry, BoxRefused, CommandResult, content
 
 VERIFIER_LOGS = "/logs/verifier"
 MAX_ARTIFACT_BYTES = 16 << 20
@@ -29,12 +29,18 @@ class TaskBox:
         self.box = box
         self.workdir = workdir
         self.env = env
+        self.ran_s = 0.0
+        """How long commands have run, without their waiting for a slot."""
         self._slots = slots
 
     async def run(self, argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> CommandResult:
         async with self._slots:
             variables = {**self.env, **(env or {})}
-            return await self.box.run(argv, cwd=self.workdir, env=variables, timeout_s=timeout_s)
+            started = time.monotonic()
+            try:
+                return await self.box.run(argv, cwd=self.workdir, env=variables, timeout_s=timeout_s)
+            finally:
+                self.ran_s += time.monotonic() - started
 
     async def prepare(self, step: TaskStep) -> str:
         """Copy the files of a step into the working directory and run its setup.sh. Return why it failed, or ""."""
@@ -64,8 +70,9 @@ class TaskBox:
             found += await self.box.get(path, MAX_ARTIFACT_BYTES) or []
         return found
 
-    async def test(self, step: TaskStep, limit_s: float, key: str | None, *, has_tests: bool = False) -> TestReward:
+    async def test(self, step: TaskStep, settings: HarborSettings, *, has_tests: bool = False) -> TestReward:
         """Run the tests, after copying them into the box unless it `has_tests`, and read the reward."""
+        limit_s = min(step.verifier.timeout_sec, settings.max_test_s)
         for path in (VERIFIER_LOGS,) if has_tests else ("/tests", VERIFIER_LOGS):
             await self.box.remove(path)
         files = [BoxEntry(path=VERIFIER_LOGS, kind="folder")]
@@ -76,12 +83,14 @@ class TaskBox:
             [one.model_copy(update=executable) if one.path == "/tests/test.sh" else one for one in files]
         )
         result = await self.run(("/bin/bash", "-c", "/tests/test.sh"), limit_s, step.verifier.env)
+        if not settings.keep_processes:  # what the tests have run for the model could still replace the reward
+            await self.box.kill_processes()
         json_file = await content(self.box, f"{VERIFIER_LOGS}/reward.json", MAX_BYTES)
         text_file = await content(self.box, f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
         await self.box.remove("/tests")
         if result.timed_out:
             return TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s", output=result.output)
-        return replace(read_reward(json_file, text_file, key), output=result.output)
+        return replace(read_reward(json_file, text_file, settings.reward_key), output=result.output)
 
     async def close(self) -> None:
         await self.box.close()
@@ -98,7 +107,7 @@ class TaskBox:
                 async with self._slots:
                     left_s = max(deadline - time.monotonic(), 0.1)
                     result = await self.box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
-            except (BoxRefused, BoxDied) as error:
+            except BoxRefused as error:
                 raise step.instruction.refuse(str(error)) from error
             if result.timed_out:
                 raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import time
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
@@ -70,19 +72,31 @@ class Workshop:
         return box
 
     async def _image(self, task: TaskFolder, place: Place) -> str:
-        """Return the name of the image, after building it if need be. It is built once for each version of a task."""
+        """Return the name of the image, after building it if need be. It is built once for each version of a task.
+
+        Raises OperatorError if the engine is to blame, or may be: it does not answer, or took too long.
+        """
         if place.image is not None:
             return place.image
         engine = _images(self.backend)
-        tag = f"rollyard-task:{task.digest[:24]}-{place.context.name}"
+        context = place.context.relative_to(task.path).as_posix()
+        tag = f"rollyard-task:{task.digest[:24]}-{hashlib.sha256(context.encode()).hexdigest()[:12]}"
+        limit_s = min(place.config.build_timeout_sec, self.settings.max_build_s)
         async with self.built.setdefault(tag, asyncio.Lock()):
+            if await engine.has(tag):
+                return tag
+            started = time.monotonic()
             try:
-                if not await engine.has(tag):
-                    await engine.build(
-                        str(place.context), tag, min(place.config.build_timeout_sec, self.settings.max_build_s)
-                    )
+                await engine.build(str(place.context), tag, limit_s)
             except BoxRefused as error:
-                raise UnsupportedTask(f"{place.context.name}/Dockerfile: {error}") from error
+                took_s = time.monotonic() - started
+                await engine.check()
+                if took_s >= limit_s:
+                    raise OperatorError(
+                        f"{context}/Dockerfile was not built within {limit_s:g} s (max_build_s, or "
+                        f"environment.build_timeout_sec): {error}"
+                    ) from error
+                raise UnsupportedTask(f"{context}/Dockerfile: {error}") from error
         return tag
 
 
@@ -122,11 +136,13 @@ class Play:
 
     @classmethod
     async def start(cls, task: TaskFolder, shop: Workshop, *, endpoint: bool = False) -> Play:
-        """Raises UnsupportedTask if the box cannot be built."""
+        """Raises UnsupportedTask if the box cannot be built, and other errors if that is not the task's fault."""
         play = cls(task, shop, await shop.box(task, task.place, endpoint=endpoint))
         try:
             problem = await play.box.prepare(task.steps[0])
             await play.start_servers()
+        except BoxRefused as error:
+            problem = str(error)
         except BaseException:
             await play.box.close()
             raise
@@ -146,7 +162,7 @@ class Play:
 
     @property
     def is_over(self) -> bool:
-        return len(self.rewards) == len(self.task.steps) or bool(self.stopped)
+        return len(self.rewards) >= len(self.task.steps) or bool(self.stopped)
 
     async def finish_step(self) -> None:
         """Run the tests of this step and prepare the next one. What the model broke gives the reward 0."""
@@ -163,25 +179,28 @@ class Play:
             if len(self.rewards) < len(self.task.steps) and step is self.step:
                 self.rewards.append(TestReward(0.0, problem=f"the tests cannot run: {error}"))
             self.stopped = f"the box is broken: {error}"
+        except OperatorError as error:
+            raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
 
     async def _tested(self, step: TaskStep) -> TestReward:
         settings = self._shop.settings
-        limit_s = min(step.verifier.timeout_sec, settings.max_test_s)
         if not settings.keep_processes:
             await self.box.box.kill_processes()
         if step.separate is None:
-            return await self.box.test(step, limit_s, settings.reward_key)
+            return await self.box.test(step, settings)
         artifacts = await self.box.artifacts(step)
         try:
             other = await self._shop.box(self.task, step.separate)
-        except (UnsupportedTask, OperatorError) as error:
+        except (UnsupportedTask, OperatorError, BoxDied, BoxRefused) as error:
             # The model cannot have caused it, so it is no reward.
             raise Failure(
                 FailureKind.SERVER_ERROR, f"the box of the separate verifier cannot start: {error}"
             ) from error
         try:
             await other.box.put(artifacts)
-            return await other.test(step, limit_s, settings.reward_key, has_tests=step.separate.has_tests)
+            return await other.test(step, settings, has_tests=step.separate.has_tests)
+        except BoxDied as error:  # BoxRefused may be about the model's files, and another attempt a second try
+            raise Failure(FailureKind.SERVER_ERROR, f"the box of the separate verifier: {error}") from error
         finally:
             await other.close()
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.errors import RollyardError
 from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.records.terminal import plain
@@ -74,7 +74,7 @@ async def _solution_problem(task: TaskFolder, shop: Workshop, slots: asyncio.Sem
                 tested = play.reward()
             finally:
                 await play.box.close()
-        except (UnsupportedTask, OperatorError, Failure) as error:
+        except (UnsupportedTask, RollyardError) as error:
             return str(error)
     if tested.reward >= 1.0:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rollyard.agents.program_agent.app import ProgramAgent, ProgramAgentSettings
 from rollyard.records.errors import FailureKind
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification
 from rollyard.resources_servers.harbor_task.app import HarborTask
+from rollyard.services.sandbox.box import BoxDied, BoxEntry
+from rollyard.services.sandbox.shell_box import ShellBox
 from rollyard.testing import Rollout, play
 from tests.support.boxes import why_no_box
 from tests.support.fixtures import failure_of
@@ -79,6 +82,17 @@ async def test_a_box_that_its_commands_end_gives_0_and_no_second_try(tmp_path: P
 async def test_a_program_that_the_box_does_not_have_is_a_failure(tmp_path: Path) -> None:
     failure = await failure_of(played(tmp_path, ["exit"], program=["/opt/none/bin/mini"]))
     assert failure.kind is FailureKind.SERVER_ERROR and "No such file" in failure.problem.detail
+
+
+async def test_a_box_that_dies_before_the_program_starts_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(box: ShellBox, entries: Sequence[BoxEntry]) -> None:
+        raise BoxDied("the box has ended")
+
+    monkeypatch.setattr(ShellBox, "put", dies)
+    failure = await failure_of(played(tmp_path, ["exit"]))
+    assert failure.kind is FailureKind.SERVER_ERROR and failure.problem.detail == "the box has ended"
 
 
 class Plain(Environment[EnvironmentSettings]):

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.resources_servers.harbor_task import prepare
+from rollyard.resources_servers.harbor_task import harbor_box, prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
-from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES
+from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
+from rollyard.resources_servers.harbor_task.harbor_box import TaskBox
+from rollyard.resources_servers.harbor_task.play import Workshop
+from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, Host, TaskSet, load_folder
+from rollyard.services.sandbox.box import BoxEntry, BoxRefused, CommandResult
+from rollyard.services.sandbox.container_box import ContainerBoxes
+from rollyard.services.sandbox.shell_box import ShellBox
 from rollyard.testing import Rollout, calls, play
-from tests.support.boxes import why_no_box
+from tests.support.boxes import start_or_skip, why_no_box
+from tests.support.fixtures import failure_of
 from tests.support.waiting import until
-from tests.unit.resources_servers.harbor_task.folders import write_task
+from tests.unit.resources_servers.harbor_task.folders import HOST, write_task
 
 ANY_IMAGE = ["*"]
-DONE = calls("bash", command="touch /app/done")
+DONE, FINISH = calls("bash", command="touch /app/done"), calls("finish_step")
+STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
+STEP_FILES = {"steps/a/instruction.md": "Do a.", "steps/b/instruction.md": "Do b."}
+SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +71,11 @@ async def test_the_model_reads_the_instruction_and_gets_a_shell_that_leaves_no_p
 
 
 def children() -> set[str]:
-    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+    found: set[str] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended since
+            found |= set(task.read_text().split())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -145,6 +165,162 @@ async def test_the_time_limits_of_the_task_are_kept(tmp_path: Path) -> None:
     rollout = await episode(tmp_path, [calls("bash", command="sleep 1000"), "never asked"])
     assert rollout.finish_reason == "done" and "time limit" in rollout.tool_outputs[0]
     assert rollout.reward == 0.0 and "within 1 s" in rollout["problem"]
+
+
+async def test_calls_after_the_last_step_buy_no_reward(tmp_path: Path) -> None:
+    folder = write_task(tmp_path, config=STEPS, files=STEP_FILES)
+    late = [DONE, FINISH, calls("bash", command="touch /app/late"), *[FINISH] * 9]
+    second = await episode(tmp_path, [FINISH, late])
+    assert (second.reward, second["rewards"]) == (0.5, {"a": 0.0, "b": 1.0})
+    assert all("The task is over." in str(output) for output in second.tool_outputs[3:])
+    (folder / "task.toml").write_text(STEPS.replace('"a"\n', '"a"\nmin_reward = 1.0\n'))
+    gated = await episode(tmp_path, [[FINISH, *late]])
+    assert (gated.reward, gated["rewards"]) == (0.0, {"a": 0.0})
+
+
+async def test_processes_that_the_tests_leave_are_dead_when_the_reward_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(
+        tmp_path, test="setsid sleep 1000 > /dev/null 2>&1 & echo $! > /app/pid; echo 1 > /logs/verifier/reward.txt"
+    )
+    alive, get = [], ShellBox.get
+
+    async def look(box: ShellBox, path: str, limit: int) -> list[BoxEntry] | None:
+        found = await box.run(("/bin/bash", "-c", "test -s /app/pid && kill -0 $(cat /app/pid)"))
+        alive.append(found.exit_code == 0)
+        return await get(box, path, limit)
+
+    monkeypatch.setattr(ShellBox, "get", look)
+    assert (await episode(tmp_path, ["Done."])).reward == 1.0
+    assert alive and not any(alive)
+
+
+async def test_waiting_for_a_slot_is_no_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Busy(asyncio.Semaphore):
+        async def acquire(self) -> Any:
+            now[0] += 1000.0
+            return await super().acquire()
+
+    monkeypatch.setattr(harbor_box, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    box = TaskBox(await start_or_skip("namespaces"), "/app", {}, Busy(1))
+    try:
+        assert (await box.run(("/bin/true",), 60.0)).exit_code == 0
+    finally:
+        await box.close()
+    assert (now[0], box.ran_s) == (1000.0, 0.0)
+
+
+def dying_at(word: str) -> Any:
+    """Return a `ShellBox.run` whose box is killed when a command with this word begins."""
+    run = ShellBox.run
+
+    async def killed(box: ShellBox, argv: Sequence[str], **options: Any) -> CommandResult:
+        if any(word in each for each in argv):
+            box._process.kill()
+            await box._process.wait()
+        return await run(box, argv, **options)
+
+    return killed
+
+
+async def test_a_separate_verifier_whose_box_dies_is_a_failure_and_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path, config=SEPARATE)
+    monkeypatch.setattr(ShellBox, "run", dying_at("/tests/test.sh"))
+    failure = await failure_of(episode(tmp_path, [DONE, "Done."]))
+    assert failure.kind is FailureKind.SERVER_ERROR and "separate verifier" in failure.problem.detail
+
+
+async def test_artifacts_that_a_separate_verifier_cannot_get_give_0_and_no_second_try(tmp_path: Path) -> None:
+    write_task(tmp_path, config=SEPARATE)
+    spoil = calls("bash", command="rm -rf /logs/artifacts; echo 1 > /logs/artifacts")
+    rollout = await episode(tmp_path, [spoil, "Done."])
+    assert rollout.reward == 0.0 and "the tests cannot run" in rollout["problem"]
+
+
+async def test_a_box_that_dies_before_the_model_acts_is_a_failure_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path, dockerfile="FROM debian:12\nRUN echo built\n")
+    monkeypatch.setattr(ShellBox, "run", dying_at("echo built"))
+    failure = await failure_of(episode(tmp_path, ["Done."]))
+    assert failure.kind is FailureKind.SERVER_ERROR and "the box has ended" in failure.problem.detail
+
+
+async def test_a_command_that_the_box_cannot_start_is_words_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path)
+    run = ShellBox.run
+
+    async def full(box: ShellBox, argv: Sequence[str], **options: Any) -> CommandResult:
+        if "full" in argv:
+            raise BoxRefused("BlockingIOError: Resource temporarily unavailable")
+        return await run(box, argv, **options)
+
+    monkeypatch.setattr(ShellBox, "run", full)
+    rollout = await episode(tmp_path, [calls("bash", command="full"), DONE, "Done."])
+    assert "temporarily unavailable" in str(rollout.tool_outputs[0]) and rollout.reward == 1.0
+
+
+async def test_an_engine_that_fails_while_the_reward_is_due_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path)
+
+    async def gone(box: ShellBox) -> None:
+        raise OperatorError("docker cannot be run: Too many open files")
+
+    monkeypatch.setattr(ShellBox, "kill_processes", gone)
+    failure = await failure_of(episode(tmp_path, [DONE, "Done."]))
+    assert failure.kind is FailureKind.SERVER_ERROR
+    assert failure.problem.detail == "docker cannot be run: Too many open files"
+
+
+def container_shop(folder: Path, *, build: str = "exit 0", version: str = "exit 0", **settings: Any) -> Workshop:
+    """Return a workshop whose engine is a script that appends the arguments of its builds to the file `builds`."""
+    script, builds = folder / "engine", shlex.quote(str(folder / "builds"))
+    script.write_text(
+        f"#!/bin/sh\ncase $1 in\nversion|info) {version};;\nbuild) echo $* >> {builds}; {build};;\nesac\nexit 1\n"
+    )
+    script.chmod(0o755)
+    return Workshop(
+        TaskSet({}, {}), HarborSettings(**settings), ContainerBoxes(str(script), "none"), asyncio.Semaphore(1), {}
+    )
+
+
+async def test_each_dockerfile_of_a_task_has_an_image_of_its_own(tmp_path: Path) -> None:
+    files = {**STEP_FILES, "steps/a/tests/Dockerfile": "FROM a", "steps/b/tests/Dockerfile": "FROM b"}
+    files |= {"steps/a/tests/test.sh": "", "steps/b/tests/test.sh": ""}
+    folder = write_task(tmp_path, config=f"{SEPARATE}{STEPS}", files=files)
+    task, shop = load_folder(folder, Host(HOST, (), ContainerBoxes.lacks)), container_shop(tmp_path)
+    places = [step.separate for step in task.steps]
+    for place in (task.place, *places, task.place):
+        assert place is not None
+        with pytest.raises(OperatorError, match="cannot"):  # the script starts no container
+            await shop.box(task, place)
+    tags = re.findall(r"rollyard-task:\S+", (tmp_path / "builds").read_text())
+    assert len(set(tags)) == 3 and tags[0] == tags[3]
+
+
+@pytest.mark.parametrize(
+    ("engine", "error", "words"),
+    [
+        ({"build": "echo no such package; exit 1"}, UnsupportedTask, "environment/Dockerfile: .*no such package"),
+        ({"build": "exec sleep 1000", "max_build_s": 0.2}, OperatorError, "not built within 0.2 s"),
+        ({"build": "exit 1", "version": "echo no daemon; exit 1"}, (OperatorError, Failure), "no daemon"),
+    ],
+)
+async def test_only_a_build_that_the_engine_refuses_is_the_tasks_fault(
+    tmp_path: Path, engine: dict[str, Any], error: Any, words: str
+) -> None:
+    task = load_folder(write_task(tmp_path), Host(HOST, (), ContainerBoxes.lacks))
+    with pytest.raises(error, match=words):
+        await container_shop(tmp_path, **engine).box(task, task.place)
 
 
 async def test_a_server_that_the_model_starts_can_be_kept_for_the_tests(tmp_path: Path) -> None:
