@@ -211,7 +211,7 @@ class Agent(Server, Generic[S]):
         A failure is part of the answer, as its collector expects; it has no reward.
         """
         ids = {"episode_id": given["episode_id"], "task_id": mapping(given["task"]).get("task_id")}
-        body = task_row(given["task"])
+        body = encoded_task(given["task"])
         try:
             played = await self.__run(RawRequest(call.path, call.headers, body, call.query))
         except Failure as failure:
@@ -342,8 +342,8 @@ def _is_task(given: Json) -> bool:
     return "episode_id" in given and "task_input" in mapping(given.get("task"))
 
 
-def task_row(task: Any) -> bytes:
-    """Return the flat row of a materialized task of NeMo Gym 0.7. Raises Failure bad_request if it is none."""
+def encoded_task(task: Any) -> bytes:
+    """Return the encoded flat row of a materialized task of NeMo Gym 0.7. Raises Failure bad_request if it is none."""
     given = mapping(task).get("task_input")
     if not isinstance(given, dict) or not isinstance(given.get("task_data", {}), dict):
         raise Failure(

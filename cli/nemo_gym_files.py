@@ -85,8 +85,8 @@ def _write_inputs(paths: RolloutPaths, target: Path) -> bool:
 
 def _numbers(row: RolloutRow) -> Json:
     """Return what is averaged, and what masks the row, so that no conversation stays in memory."""
-    numbers = {key: value for key, value in row.items() if isinstance(value, bool) or is_number(value)}
-    kept: Json = {key: value for key, value in numbers.items() if key not in MASK_KEYS}
+    known = ((key, value) for key, value in row.items() if key not in MASK_KEYS)
+    kept: Json = {key: value for key, value in known if isinstance(value, bool) or is_number(value)}
     usage = mapping(row.get("response")).get("usage")
     return {**kept, "response": {"usage": usage}, **({"mask_sample": True} if mask_of(row) else {})}
 
