@@ -231,6 +231,8 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
             renamed[name] = _free(f"row_{name}", row, verdict)
             merged[renamed[name]] = value
     for name, value in verdict.items():
+        if name == "mask_sample" and name in row and not value and not is_finished:
+            continue  # perhaps an echo of the task, which must not make a failure a measurement
         if name in renamed and name != "reward" and "response" in verdict and row.get(name) == value:
             continue  # a server of another framework echoes the row
         keeps = name in row and name not in SCORES and name not in _VERDICTS_OWN and not name.startswith("_ng_")

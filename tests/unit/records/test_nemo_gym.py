@@ -38,10 +38,12 @@ def test_a_kind_beside_an_explicit_mask_of_false_is_only_a_remark() -> None:
     assert not is_measured({**verdict, "mask_sample": False, "_ng_failure_class": "judge_failed"})
 
 
+@pytest.mark.parametrize("echoed", [{}, {"mask_sample": False}])
 @pytest.mark.parametrize("shared", [{}, {"level": 3}, {"reward": 0.5}])
-def test_a_mask_of_false_in_the_task_does_not_make_a_failed_verdict_a_measurement(shared: Json) -> None:
+def test_a_mask_of_false_in_the_task_does_not_make_a_failed_verdict_a_measurement(shared: Json, echoed: Json) -> None:
     task: Json = {"responses_create_params": {}, "mask_sample": False, "_ng_failure_class": None, **shared}
-    found = with_verdict(task, {**task, "response": {}}, {"level": 3, "reward": 0.0, "failure_kind": "judge_failed"})
+    verdict = {**echoed, "level": 3, "reward": 0.0, "failure_kind": "judge_failed"}
+    found = with_verdict(task, {**task, "response": {}}, verdict)
     assert mask_of(found) == "judge_failed"
 
 
