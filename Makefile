@@ -157,7 +157,7 @@ $(JS)/.ready: tests/viewer_js/package-lock.json
 pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
 
-test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready $(NEMO_GYM07)/.ready  ## test with NeMo Gym 0.4 and 0.7 (Python 3.13 or newer)
+test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready $(NEMO_GYM07)/.ready  ## test with NeMo Gym 0.4 and 0.7 (Python 3.13 or newer, bubblewrap)
 	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)
 
 compatibility: $(DEV) $(NEMO_GYM07)/.ready  ## play every environment of NeMo Gym 0.7 (bubblewrap); rewrites docs/evidence/compatibility.md

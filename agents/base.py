@@ -47,7 +47,7 @@ from rollyard.agents.tools import McpProbe
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
-from rollyard.records.rewards import check_reward, with_verdict
+from rollyard.records.rewards import MASK_KEYS, check_reward, with_verdict
 from rollyard.records.types import FinishReason, Json, ServerRef, items, json_kind, mapping, text_of
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from rollyard.services.http.request import RawRequest, RawResponse
@@ -163,7 +163,7 @@ class Agent(Server, Generic[S]):
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
         await asyncio.sleep(0)  # an episode within one process may never wait, and others need the loop too
         given = call.json()
-        if "episode_id" in given and "task_input" in mapping(given.get("task")):
+        if _is_task(given):
             return await self.__run_task(call, given)
         stored = StoredEpisode(given, self.__model) if _REPLAY in call.headers else None
         row, policy = self.__policies.read(given) if stored is None else (stored.row, None)
@@ -189,7 +189,11 @@ class Agent(Server, Generic[S]):
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.started, 6)}
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
-        identity = {key: value for key, value in row.items() if key == "agent_ref" or key.startswith("_ng_")}
+        identity = {
+            key: value
+            for key, value in row.items()
+            if key == "agent_ref" or (key.startswith("_ng_") and key not in MASK_KEYS)
+        }
         rollout = {**with_verdict(row, played, verdict), **outcome, **identity}
         if policy:
             rollout |= policy.recorded
@@ -207,9 +211,9 @@ class Agent(Server, Generic[S]):
         A failure is part of the answer, as its collector expects; it has no reward.
         """
         ids = {"episode_id": given["episode_id"], "task_id": mapping(given["task"]).get("task_id")}
-        row = task_row(given["task"])
+        body = encoded_task(given["task"])
         try:
-            played = await self.__run(RawRequest(call.path, call.headers, orjson.dumps(row), call.query))
+            played = await self.__run(RawRequest(call.path, call.headers, body, call.query))
         except Failure as failure:
             told = {"failure_reason": failure.problem.detail[:MAX_REASON], "failure_kind": name_of(failure.kind)}
             return RawResponse(orjson.dumps({**ids, "failure": {**told, "terminal": failure.terminal}}))
@@ -334,14 +338,24 @@ def _agent_session(given: Json) -> str:
     return name
 
 
-def task_row(task: Any) -> Json:
-    """Return the flat row of a materialized task of NeMo Gym 0.7. Raises Failure bad_request if it is none."""
+def _is_task(given: Json) -> bool:
+    return "episode_id" in given and "task_input" in mapping(given.get("task"))
+
+
+def encoded_task(task: Any) -> bytes:
+    """Return the encoded flat row of a materialized task of NeMo Gym 0.7. Raises Failure bad_request if it is none."""
     given = mapping(task).get("task_input")
     if not isinstance(given, dict) or not isinstance(given.get("task_data", {}), dict):
         raise Failure(
             FailureKind.BAD_REQUEST, "task has no task_input with the task's fields, or its task_data is none"
         )
-    return {**given.get("task_data", {}), **{key: value for key, value in given.items() if key != "task_data"}}
+    row = {**given.get("task_data", {}), **{key: value for key, value in given.items() if key != "task_data"}}
+    if _is_task(row):
+        raise Failure(FailureKind.BAD_REQUEST, "task_input is itself a task with an episode_id; expected a row")
+    try:
+        return orjson.dumps(row)
+    except TypeError as error:
+        raise Failure(FailureKind.BAD_REQUEST, f"task_input cannot be encoded as JSON ({error})") from error
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ from rollyard.cli.options import Options, read_options, rollout_files, run_comma
 from rollyard.records import atif
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE
-from rollyard.records.jsonl import iter_jsonl, refuse
+from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn
 from rollyard.records.manifest import Manifest
 from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.rollout_keys import key_of
@@ -147,7 +147,7 @@ def _write_failures(paths: RolloutPaths, folder: Path, identities: _Identities) 
     if not paths.failures.is_file():
         return 0
     written: Counter[str] = Counter()
-    for line in iter_jsonl(paths.failures, refuse(paths.failures)):
+    for line in iter_jsonl(paths.failures, refuse_unless_torn(paths.failures)):
         failure, identity = identities.without(line.value)
         keys = ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index")
         name = "-".join(str(whole_number(failure.get(key))) for key in keys)

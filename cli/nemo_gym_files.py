@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from rollyard.records import nemo_gym
 from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.records.jsonl import iter_jsonl, refuse
+from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn
 from rollyard.records.manifest import Manifest
-from rollyard.records.rewards import mask_of
+from rollyard.records.rewards import MASK_KEYS, mask_of
 from rollyard.records.rollout_file import RolloutPaths, Rollouts
 from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_types import RolloutRow
@@ -57,7 +57,7 @@ def write_folder(source: Path, folder: Path) -> tuple[int, int, bool]:
                 inputs.write(_line({name: value for name, value in row.items() if name in _OF_INPUT}))
     failures = _write_failures(paths, target.failures)
     entries = [{"agent_ref": {"name": agent}, **aggregate(rows)} for agent, rows in sorted(numbers.items())]
-    target.sidecar("aggregate_metrics.json").write_bytes(orjson.dumps(entries, option=orjson.OPT_INDENT_2))
+    target.sidecar("aggregate_metrics.json").write_bytes(json.dumps(entries, indent=2).encode())
     return len(known), failures, is_whole
 
 
@@ -85,9 +85,10 @@ def _write_inputs(paths: RolloutPaths, target: Path) -> bool:
 
 def _numbers(row: RolloutRow) -> Json:
     """Return what is averaged, and what masks the row, so that no conversation stays in memory."""
-    kept: Json = {key: value for key, value in row.items() if isinstance(value, bool) or is_number(value)}
+    known = ((key, value) for key, value in row.items() if key not in MASK_KEYS)
+    kept: Json = {key: value for key, value in known if isinstance(value, bool) or is_number(value)}
     usage = mapping(row.get("response")).get("usage")
-    return {**kept, "response": {"usage": usage}, **({"failure_kind": kind} if (kind := mask_of(row)) else {})}
+    return {**kept, "response": {"usage": usage}, **({"mask_sample": True} if mask_of(row) else {})}
 
 
 def _write_failures(paths: RolloutPaths, target: Path) -> int:
@@ -102,7 +103,7 @@ def _write_failures(paths: RolloutPaths, target: Path) -> int:
 def _failures(path: Path) -> Iterator[Json]:
     if not path.is_file():
         return
-    for line in iter_jsonl(path, refuse(path)):
+    for line in iter_jsonl(path, refuse_unless_torn(path)):
         row: Mapping[str, Any] = line.value
         kind, name = str(row.get("failure_kind")), nemo_gym.name_of(str(row.get("failure_kind")))
         keys = ("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "agent_ref")
@@ -121,4 +122,8 @@ def _line(row: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(row) + b"\n"
     except TypeError:  # an integer over 64 bits, or nested too deeply
-        return json.dumps(row).encode() + b"\n"
+        try:
+            return json.dumps(row).encode() + b"\n"
+        except RecursionError as error:
+            key = f"task {row.get('_ng_task_index')}, repeat {row.get('_ng_rollout_index')}"
+            raise RunError(f"{key} is nested too deeply to be exported") from error

@@ -1,8 +1,9 @@
 """Reads JSON Lines and replaces files atomically. Only `\n` ends a line; other line separators are part of the text.
 
-`on_error` handles a line that is not a JSON object: `refuse` rejects the file, `skip` omits the line, and `hand_over`
-yields the BadLine in its place. Any other function that takes a BadLine also works. `parse` decides what counts as
-JSON: `lenient`, `strict`, or `rollyard.records.strict_json.ExactParser`.
+`on_error` handles a line that is not a JSON object: `refuse` rejects the file, `refuse_unless_torn` does, except for
+an unfinished last line, `skip` omits the line, and `hand_over` yields the BadLine in its place. Any other function that
+takes a BadLine also works. `parse` decides what counts as JSON: `lenient`, `strict`, or
+`rollyard.records.strict_json.ExactParser`.
 """
 
 from __future__ import annotations
@@ -219,6 +220,12 @@ def refuse(file: object, advice: str = "", error: type[RollyardError] = RunError
         raise error(f"{file}: line {bad.number}{bad.problem}{advice and f'. {advice}'}")
 
     return on_error
+
+
+def refuse_unless_torn(file: object) -> Callable[[BadLine], None]:
+    """Return an `on_error` that is `refuse`, but skips the last line of a file that is still being written."""
+    invalid = refuse(file)
+    return lambda bad: None if bad.torn else invalid(bad)
 
 
 def skip(_: BadLine) -> None:

@@ -149,6 +149,7 @@ SCORES = frozenset({"reward", "success", "extracted_answer", "reward_components"
 """Keys whose values are counted. Only a verdict sets them."""
 _VERDICTS_OWN = frozenset({"responses_create_params", "response", "agent_ref", "token_trail", *MASK_KEYS})
 """Other keys that a verdict may set although the row has them, because servers of other frameworks echo the row."""
+_OF_VERDICTS = SCORES.union(MASK_KEYS)
 EXPECTED = f"expected a finite number of at most {MAX_REWARD:g}"
 
 
@@ -212,25 +213,26 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
 
     A value of the row is never replaced by the verdict's: that one is stored as `verdict_<key>`. Nor does a value of
     the row count as a score: it is stored as `row_<key>`. If the row itself is a finished rollout, its old verdict is
-    replaced, and so is what masked it.
+    replaced. Whether the reward is masked, only the verdict says.
     """
-    if row.keys().isdisjoint(verdict) and row.keys().isdisjoint(SCORES):
+    if row.keys().isdisjoint(verdict) and row.keys().isdisjoint(_OF_VERDICTS):
         return {**played, **verdict}
     is_finished = "reward" in row and isinstance(row.get("response"), dict)
     known = row.get(RENAMED)
     renamed: dict[str, str] = dict(known) if is_finished and isinstance(known, dict) else {}
     merged = dict(played)
-    if is_finished:
-        for name in (*_FLAGS, *_KINDS):
-            merged.pop(name, None)
-        if isinstance(config := merged.get("instance_config"), dict):
-            merged["instance_config"] = {key: config[key] for key in config.keys() - {"mask_sample", "mask_reason"}}
+    for name in (*_FLAGS, *_KINDS):
+        merged.pop(name, None)
+    if isinstance(config := merged.get("instance_config"), dict):
+        merged["instance_config"] = {key: config[key] for key in config if key not in ("mask_sample", "mask_reason")}
     for name in sorted(SCORES & row.keys()):
         value = merged.pop(name, None)
         if not is_finished:
             renamed[name] = _free(f"row_{name}", row, verdict)
             merged[renamed[name]] = value
     for name, value in verdict.items():
+        if name == "mask_sample" and name in row and not value and not is_finished:
+            continue  # perhaps an echo of the task, which must not make a failure a measurement
         if name in renamed and name != "reward" and "response" in verdict and row.get(name) == value:
             continue  # a server of another framework echoes the row
         keeps = name in row and name not in SCORES and name not in _VERDICTS_OWN and not name.startswith("_ng_")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rollyard.records.data_files import is_plain, lines_of
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.expression_parser import ExpressionError, parse_field
-from rollyard.records.jsonl import BadLine, iter_jsonl, refuse, with_offsets
+from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn, with_offsets
 from rollyard.records.optional import load
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import reader_of
@@ -94,13 +94,7 @@ class Rollouts:
 
         Raises RunError if a line is not a JSON object, unless it is the last line and is still being written.
         """
-        invalid = refuse(self.path)
-
-        def on_error(bad: BadLine) -> None:
-            if not bad.torn:
-                invalid(bad)
-
-        for line in iter_jsonl(with_offsets(lines_of(self.path)), on_error):
+        for line in iter_jsonl(with_offsets(lines_of(self.path)), refuse_unless_torn(self.path)):
             yield line.offset, cast(RolloutRow, line.value)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:

@@ -477,8 +477,8 @@ class ResourcesServer(Server):
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""
-        if _RESOURCES_SESSION in call.body:
-            given = call.json()[RESOURCES_SESSION]
+        if _RESOURCES_SESSION in call.body and RESOURCES_SESSION in (body := call.json()):
+            given = body[RESOURCES_SESSION]
             name = session_name(given)
             if (session := self._sessions.named(name)) is not None:
                 await self._sessions.close(session)

@@ -70,6 +70,7 @@ CLOSE_S = 2.0
 LOG_EVERY_S = 60.0
 MAX_TEXT = 500
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
+_USERINFO = re.compile(r"//[^/?#]*@")
 _PROVIDER = {"gen_ai.provider.name": SCOPE}
 MODEL_PATHS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messages", "/policy/responses"})
 _W3C = TraceContextTextMapPropagator()
@@ -216,7 +217,7 @@ class _TracedTransport:
             about |= {"gen_ai.operation.name": "chat", **_PROVIDER}
         elif word in RESERVED_PATHS:
             name = f"POST {path}"
-            about |= {"http.request.method": "POST", "url.full": url}
+            about |= {"http.request.method": "POST", "url.full": _USERINFO.sub("//", url)}
         else:
             name, kind = f"execute_tool {word}", SpanKind.INTERNAL
             about |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": word, "gen_ai.tool.type": "function"}

@@ -26,9 +26,17 @@ def open_telemetry(environ: Mapping[str, str], server: str) -> Telemetry | None:
         return None
     why = f"telemetry, which {' and '.join(sorted({*asked.values()} - {''}))} asks for,"
     trace, metric = (load(module, "otel", why) for module in EXTRAS["otel"].packages)
-    protocol = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or PROTOCOL
-    if protocol != PROTOCOL:
-        raise OperatorError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; expected {PROTOCOL} (port 4318, not 4317)")
+    for signal in (signal for signal, variable in asked.items() if variable):
+        name, protocol = _otlp(environ, signal, "PROTOCOL")
+        if protocol not in ("", PROTOCOL):
+            raise OperatorError(f"{name} is {protocol!r}; expected {PROTOCOL} (port 4318, not 4317)")
+        name, timeout_s = _otlp(environ, signal, "TIMEOUT")
+        try:
+            is_valid = float(timeout_s or 1) > 0
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise OperatorError(f"{name} is {timeout_s!r}; expected seconds")
     interval_ms = environ.get("OTEL_METRIC_EXPORT_INTERVAL") or "60000"
     if not interval_ms.isdecimal() or not int(interval_ms):
         raise OperatorError(f"OTEL_METRIC_EXPORT_INTERVAL is {interval_ms!r}; expected milliseconds")
@@ -51,3 +59,9 @@ def _asked_by(environ: Mapping[str, str], signal: str) -> str:
         return variable if exporter == "otlp" else ""
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     return next((name for name in endpoints if environ.get(name)), "")
+
+
+def _otlp(environ: Mapping[str, str], signal: str, setting: str) -> tuple[str, str]:
+    """Return the variable that holds a setting of the signal's exporter, and its value; empty if there is none."""
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_{setting}", f"OTEL_EXPORTER_OTLP_{setting}")
+    return next(((name, value) for name in names if (value := environ.get(name))), ("", ""))

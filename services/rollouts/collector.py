@@ -273,8 +273,8 @@ class Collector:
                 row.pop("_ng_trace_id", None)
                 if self._store.code_mark:
                     rollout_keys["_ng_code"] = self._store.code_mark
-                if trace := response.headers.get(TRACE_HEADER):
-                    rollout_keys["_ng_trace_id"] = trace.split("-")[1]
+                if response.headers.get(TRACE_HEADER, "").split("-")[1:2] == [call.episode]:
+                    rollout_keys["_ng_trace_id"] = call.episode
                 row = {**row, **rollout_keys}
                 line = encode_line(row, rollout.agent)
             except Failure as failure:

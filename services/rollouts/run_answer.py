@@ -89,9 +89,10 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
     if not isinstance(row, dict):
         detail = f"/run returned a JSON {type(row).__name__}; expected an object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
-    if "reward" not in row and "episode_id" in row:
-        row = _episode_result(row, agent)
     _check_failure_class(row, agent)
+    if "episode_id" in row:
+        row = _episode_result(row, agent)
+        _check_failure_class(row, agent)
     check_reward(row, "/run", agent)
     row["reward"] = tidy(row["reward"])
     return cast(RolloutRow, row)
@@ -132,10 +133,19 @@ def _episode_result(answer: Json, agent: str) -> Json:
         kind = kind_of(failure.get("failure_kind")) or FailureKind.SERVER_ERROR
         stage = f" in the stage {failure['stage']}" if failure.get("stage") else ""
         detail = f"/run reported a failure{stage}: {failure.get('failure_reason')!s:.2000}"
-        server = "" if kind is FailureKind.UNREACHABLE else agent
-        raise Failure(FailureKind.BAD_TASK if failure.get("terminal") else kind, detail, server=server)
+        raise _reported(kind, detail, agent, terminal=bool(failure.get("terminal")))
+    if failure is not None:
+        detail = f"/run reported the failure {failure!r:.500}; expected an object"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
     result = answer.get("result")
-    return result if isinstance(result, dict) else answer
+    return result if isinstance(result, dict) and "reward" not in answer else answer
+
+
+def _reported(kind: FailureKind, detail: str, agent: str, *, terminal: bool) -> Failure:
+    """Return the failure that `agent` reports. `terminal`: its own kind is kept if that is never retried either."""
+    # What is unreachable is behind the agent, which has answered.
+    failure = Failure(kind, detail, server="" if kind is FailureKind.UNREACHABLE else agent)
+    return Failure(FailureKind.BAD_TASK, detail, server=agent) if terminal and not failure.terminal else failure
 
 
 def _check_failure_class(row: dict[str, object], agent: str) -> None:
@@ -145,13 +155,10 @@ def _check_failure_class(row: dict[str, object], agent: str) -> None:
         return
     named = row.get("failure_kind") or failure_class
     kind = kind_of(named) or FailureKind.SERVER_ERROR
-    if row.get("_ng_failure_terminal"):
-        kind = FailureKind.BAD_TASK
     reported = "no result to keep" if named is None else f"the failure class {named!r:.100}"
     message = next((text for name in _REASONS if (text := row.get(name))), "")
     detail = f"/run reported {reported}" + (f": {message!s:.500}" if message else "")
-    # What is unreachable is behind the agent, which has answered.
-    raise Failure(kind, detail, server="" if kind is FailureKind.UNREACHABLE else agent)
+    raise _reported(kind, detail, agent, terminal=bool(row.get("_ng_failure_terminal")))
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:

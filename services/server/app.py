@@ -15,7 +15,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -121,8 +121,6 @@ class Server:
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
         self.__metrics = ServerMetrics()
-        named = ROLLOUT_PREFIX + "{id}"
-        self.__prefixed = _Route(named, self.__without_prefix, True, self.__metrics.route(named))
         self.__errors = ErrorResponses(self.name, self.__metrics)
         self.__metrics.gauge("rollyard_in_flight", "Requests in flight", lambda: self.in_flight)
         self.__metrics.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
@@ -246,16 +244,10 @@ class Server:
     def __route_of(self, path: str) -> _Route | None:
         if (route := self.__routes.get(path)) is not None:
             return route
-        return self.__prefixed if path.startswith(ROLLOUT_PREFIX) else self.__rest
-
-    async def __without_prefix(self, call: RawRequest) -> bytes | RawResponse:
-        """Serve the route behind `/ng-rollout/<id>`, with which NeMo Gym names the rollout that a call belongs to."""
-        _, _, rest = call.path.removeprefix(ROLLOUT_PREFIX).partition("/")
-        path = f"/{rest.removeprefix(TOKEN_CAPTURE)}"
-        route = self.__routes.get(path, self.__rest)
-        if route is None:
-            raise Failure(FailureKind.BAD_REQUEST, f"there is no {path} on {self.name}", status=404)
-        return await route.handler(RawRequest(path, call.headers, call.body, call.query))
+        if not path.startswith(ROLLOUT_PREFIX):
+            return self.__rest
+        inner = self.__routes.get(_without_prefix(path), self.__rest)
+        return inner and replace(inner, handler=partial(_serve_without_prefix, inner.handler))
 
     async def __exchange(
         self,
@@ -306,7 +298,7 @@ class Server:
 
     async def __reject(self, path: str, rejection: Failure) -> RawResponse:
         self.requests += 1
-        response = self.__formatted(path, self.__errors.failed(rejection, path))
+        response = self.__formatted(_without_prefix(path), self.__errors.failed(rejection, path))
         self.__metrics.route("refused").observe(response.status, 0.0)
         return response
 
@@ -417,6 +409,18 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+def _without_prefix(path: str) -> str:
+    """Return the path without `/ng-rollout/<id>`, with which NeMo Gym names the rollout that a call belongs to."""
+    if not path.startswith(ROLLOUT_PREFIX):
+        return path
+    _, _, rest = path.removeprefix(ROLLOUT_PREFIX).partition("/")
+    return f"/{rest.removeprefix(TOKEN_CAPTURE)}"
+
+
+async def _serve_without_prefix(handler: Handler, call: RawRequest) -> bytes | RawResponse:
+    return await handler(RawRequest(_without_prefix(call.path), call.headers, call.body, call.query))
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import orjson
@@ -69,3 +70,42 @@ def test_a_rollout_that_is_there_twice_is_refused_and_leaves_no_folder(
     done = in_this_process("ng_export", "twice.jsonl", "--format", "nemo_gym", capsys=capsys)
     assert done.status == 1 and "twice" in done.err
     assert not [path for path in here.iterdir() if path.is_dir()]
+
+
+def test_a_failed_rollout_is_no_reward_of_0_in_the_metrics_whatever_its_flag_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [right, failed] = grid([1], 2)
+    write(Path("base.jsonl"), [right, {**failed, "reward": 0.0, "mask_sample": False, "_ng_failure_class": "x"}])
+    files, _ = exported("base", capsys)
+    [entry] = orjson.loads(files.sidecar("aggregate_metrics.json").read_bytes())
+    assert (entry["agent_metrics"]["mean/reward"], entry["agent_metrics"]["left_out/rollouts"]) == (1.0, 1)
+
+
+@pytest.mark.parametrize("form", ["nemo_gym", "atif"])
+def test_an_unfinished_last_line_is_left_out_of_rollouts_and_failures_alike(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(Path("base.jsonl"), grid([1], 1))
+    write_failures(Path("base.jsonl"), [(1, 0, "timeout"), (2, 0, "timeout")])
+    for path in (Path("base.jsonl"), Path("base_failures.jsonl")):
+        path.write_bytes(path.read_bytes() + b'{"_ng_task_ind')
+    done = in_this_process("ng_export", "base.jsonl", "--format", form, capsys=capsys)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("1 rollout, 2 failed attempts")
+
+
+def test_the_name_of_an_agent_may_be_half_a_character(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("base.jsonl"), [{**row, "agent_ref": {"name": "NAME"}} for row in grid([1], 1)])
+    Path("base.jsonl").write_bytes(Path("base.jsonl").read_bytes().replace(b"NAME", rb"\ud800"))
+    files, _ = exported("base", capsys)
+    [entry] = json.loads(files.sidecar("aggregate_metrics.json").read_bytes())
+    assert entry["agent_ref"] == {"name": "\ud800"}
+
+
+def test_a_rollout_that_is_nested_too_deeply_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("base.jsonl"), [{**row, "deep": "DEEP"} for row in grid([1], 1)])
+    deep = b"[" * 1010 + b"]" * 1010
+    Path("base.jsonl").write_bytes(Path("base.jsonl").read_bytes().replace(b'"DEEP"', deep))
+    done = in_this_process("ng_export", "base.jsonl", "--format", "nemo_gym", capsys=capsys)
+    assert done.status == 1 and "task 0, repeat 0 is nested too deeply" in done.err

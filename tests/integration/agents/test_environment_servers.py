@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -110,6 +111,28 @@ async def test_an_environment_server_plays_one_turn_in_sessions_whose_ids_it_has
             ended = await stack.post("environment", "/close_session", end)
             assert orjson.loads(ended.body) == {"resources_session_id": NAME}
         assert (await seeded(stack)).status == 410
+
+
+@pytest.mark.parametrize("path", ["/close", "/close_session"])
+@pytest.mark.parametrize("body", [{"note": "resources_session_id"}, {"a": {"resources_session_id": NAME}}])
+async def test_a_close_that_names_no_session_at_its_top_level_closes_the_caller_s(path: str, body: Json) -> None:
+    async with servers() as stack:
+        cookie = {"cookie": cookies_of(await seeded(stack))}
+        answer = await stack.post("environment", path, body, cookie)
+    assert (answer.status, answer.body) == (200, b'{"closed":true}')
+
+
+@pytest.mark.parametrize("more", [{"deep": orjson.loads(b"[" * 300 + b"]" * 300)}, task(1)])
+async def test_a_task_that_cannot_be_sent_on_or_contains_another_task_is_a_bad_request(more: Json) -> None:
+    body = task(1)
+    body["task"]["task_input"] |= more
+    text = json.dumps(body).encode()  # orjson writes no deep lists
+    async with servers() as stack:
+        [url] = (await stack.client.book.current()).servers["agent"]
+        answer = await stack.transport.send("POST", f"{url}/run", text, {}, 5.0)
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"]) == (400, "urn:rollyard:bad_request")
+    assert "task_input" in problem["detail"]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,18 @@ async def test_the_agent_receives_the_row_as_from_its_own_collector_and_no_heade
     assert not [name for headers in stack.headers for name in headers if name.startswith(("x-rollyard", "authoriz"))]
 
 
+async def test_a_trace_that_is_not_the_episode_s_is_ignored(tmp_path: Path) -> None:
+    traces = ["x", "", f"00-{'a' * 32}-{'b' * 16}-01"]
+
+    def traced(row: Json, attempt: int) -> JSONResponse:
+        return JSONResponse(graded(row, attempt), headers={"traceresponse": traces[row["_ng_task_index"]]})
+
+    async with nemo_gym_stack(NemoGymStack(traced)) as stack:
+        summary = await collect(stack, tmp_path, num_repeats=1)
+    assert summary.state == "complete"
+    assert not any("_ng_trace_id" in row for row in read_rows(tmp_path / "out.jsonl"))
+
+
 async def test_status_500_is_tried_again_and_becomes_failure_rows_without_a_reward(tmp_path: Path) -> None:
     def broken(row: Json, attempt: int) -> Json | JSONResponse:
         task = row["_ng_task_index"]

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.records.nemo_gym import kind_of, name_of, trajectory_of
-from rollyard.records.rewards import is_measured, mask_of
+from rollyard.records.rewards import is_measured, mask_of, with_verdict
 from rollyard.records.types import Json
 
 PROMPT = [{"role": "user", "content": "Add."}]
@@ -36,6 +36,15 @@ def test_a_kind_beside_an_explicit_mask_of_false_is_only_a_remark() -> None:
     assert is_measured({**verdict, "mask_sample": False})
     assert mask_of(verdict) == mask_of({**verdict, "_ng_failure_class": "x", "mask_sample": None}) == "session_lost"
     assert not is_measured({**verdict, "mask_sample": False, "_ng_failure_class": "judge_failed"})
+
+
+@pytest.mark.parametrize("echoed", [{}, {"mask_sample": False}])
+@pytest.mark.parametrize("shared", [{}, {"level": 3}, {"reward": 0.5}])
+def test_a_mask_of_false_in_the_task_does_not_make_a_failed_verdict_a_measurement(shared: Json, echoed: Json) -> None:
+    task: Json = {"responses_create_params": {}, "mask_sample": False, "_ng_failure_class": None, **shared}
+    verdict = {**echoed, "level": 3, "reward": 0.0, "failure_kind": "judge_failed"}
+    found = with_verdict(task, {**task, "response": {}}, verdict)
+    assert mask_of(found) == "judge_failed"
 
 
 def test_a_turn_has_what_the_model_saw_and_what_it_answered() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from rollyard.records import optional
+from rollyard.records.activity import EPISODE_ID_HEADER
 from rollyard.records.errors import OperatorError
 from rollyard.services.http.request import HttpResponse, RawRequest, SentHeaders
 from rollyard.services.http.telemetry import open_telemetry
@@ -54,6 +55,14 @@ def test_servers_and_collectors_without_telemetry_import_no_sdk() -> None:
             {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRIC_EXPORT_INTERVAL": "1 s"},
             "OTEL_METRIC_EXPORT_INTERVAL is '1 s'; expected milliseconds",
         ),
+        (
+            {ENDPOINT: "http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"},
+            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is 'grpc'; expected http/protobuf",
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"},
+            "OTEL_EXPORTER_OTLP_TIMEOUT is '10s'; expected seconds",
+        ),
     ],
 )
 def test_an_unsupported_setting_is_refused_with_the_variable_and_what_it_may_be(
@@ -97,4 +106,23 @@ async def test_a_caller_s_trace_goes_on_through_the_server_to_what_it_calls(monk
     assert (server.name, server.trace, server.parent) == ("POST /run", trace, parent)
     assert (client.name, client.trace, client.parent) == ("execute_tool move", trace, server.span)
     assert calls[0]["traceparent"] == f"00-{trace}-{client.span}-01"
+    await local.close()
+
+
+async def test_the_address_in_a_span_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
+        return HttpResponse(200, {}, b"{}")
+
+    with otlp_receiver() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        telemetry = open_telemetry({"OTEL_TRACES_EXPORTER": "otlp"}, "agent")
+        assert telemetry is not None
+        local = LocalTransport(HttpTransport())
+        local.mount("http://user:secret@environment:1", answer, answer)  # type: ignore[arg-type]
+        sent = SentHeaders({EPISODE_ID_HEADER: "1" * 32})
+        transport = telemetry.transport(local)
+        await transport.send("POST", "http://user:secret@environment:1/verify", b"{}", sent, 5.0)
+        await telemetry.close()
+    [span] = received.spans
+    assert span.attributes["url.full"] == "http://environment:1/verify"
     await local.close()

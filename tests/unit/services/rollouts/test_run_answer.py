@@ -56,6 +56,14 @@ REPORTED: list[tuple[dict[str, Any], str]] = [
     ({"episode_id": {}, "failure": {"failure_reason": "why", "terminal": True, "stage": "seed"}}, "bad_task"),
     ({"episode_id": {}, "result": {"response": {}}}, "malformed_answer"),
     ({"episode_id": {}, "result": 3}, "malformed_answer"),
+    ({"episode_id": {}, "failure": {"failure_kind": "judge_failed"}, "reward": 0.0}, "upstream_error"),
+    ({"episode_id": {}, "failure": "oom", "result": {"reward": 1.0}}, "malformed_answer"),
+    ({"episode_id": {}, "_ng_failure_class": "x", "result": {"reward": 1.0}}, "server_error"),
+    (
+        {"episode_id": {}, "failure": {"failure_kind": "rollyard:upstream_refused", "terminal": True}},
+        "upstream_refused",
+    ),
+    ({"episode_id": {}, "failure": {"failure_kind": "agent_timeout", "terminal": True}}, "bad_task"),
 ]
 
 
@@ -71,6 +79,11 @@ def test_what_a_server_of_nemo_gym_reports_is_a_failure_of_the_same_kind(answer:
 def test_the_result_of_an_environment_server_is_the_row() -> None:
     answer = {"episode_id": {}, "task_id": {}, "result": {"reward": 0.5, "level": 3}}
     assert parse_row(HttpResponse(200, {}, orjson.dumps(answer)), "agent") == answer["result"]
+
+
+def test_a_row_with_an_episode_id_and_a_result_of_its_own_stays_the_row() -> None:
+    row = {"episode_id": 4, "result": {"reward": 1.0}, "failure": None, "reward": 0.5}
+    assert parse_row(HttpResponse(200, {}, orjson.dumps(row)), "agent") == row
 
 
 def test_the_bytes_of_the_response_reach_the_line_unchanged() -> None:

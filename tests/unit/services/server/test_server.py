@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.http.client import RUN_HEADER
-from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest
+from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
 from rollyard.services.server.app import Server
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
@@ -26,6 +26,18 @@ async def test_a_body_that_is_not_a_json_object_is_a_400_problem_that_names_the_
     error = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", body))
     assert (error["status"], error["server"], error["instance"]) == (400, "echo", "/echo")
     assert error["type"] == "urn:rollyard:bad_request"
+
+
+async def test_a_path_that_names_a_rollout_has_the_cancellation_and_the_error_format_of_the_route_behind_it() -> None:
+    server = make_server(routes={"/echo": echo})
+    server.route("/long", echo, cancellable=True)
+    server.format_errors("/echo", lambda error: RawResponse(b"converted", error.status))
+    for prefix in ("/ng-rollout/1-0", "/ng-rollout/1-0/training-token-capture"):
+        assert (server.is_cancellable(f"{prefix}/echo"), server.is_cancellable(f"{prefix}/long")) == (False, True)
+        assert (await call_app(server, f"{prefix}/echo", b"{")).body == b"converted"
+        refused = await call_app(server, f"{prefix}/echo", **{RUN_HEADER: "another"})  # type: ignore[arg-type]
+        assert (refused.status, refused.body) == (421, b"converted")
+    assert server.is_cancellable("/ng-rollout/1-0/nothing") is None
 
 
 async def post_in_chunks(server: Server, chunks: list[bytes], *, end: bool = True) -> tuple[int, int]:
