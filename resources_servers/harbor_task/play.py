@@ -48,7 +48,8 @@ class Workshop:
         image, workdir, env = "", "/", dict(place.config.env)
         if place.build is None:
             image = await self._image(task, place)
-            workdir = place.config.workdir or await _images(self.backend).workdir_of(image)
+            own = await _images(self.backend).workdir_of(image)
+            workdir = place.config.workdir or own
         else:
             workdir = place.build.workdir
             paths = [str(path / "bin") for path in self.settings.host_paths if (path / "bin").is_dir()]

@@ -31,6 +31,8 @@ from rollyard.records.types import Record
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
 MIB = 1 << 20
+_MAX_CONNECTIONS = 64
+"""Maximum number of a box's connections with its endpoint; each takes two of the server's open files."""
 
 
 class Need(StrEnum):
@@ -192,6 +194,9 @@ async def relayed(box: Box, host: str, port: int) -> AsyncIterator[str]:
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(pairs) >= _MAX_CONNECTIONS:
+            writer.close()
+            return
         pairs.add(task)
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             others, other = await asyncio.open_connection(host, port)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import os
 import posixpath
@@ -19,8 +20,9 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxRefused, CommandResult, Need
 from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.inside.box_main import Output
@@ -28,7 +30,14 @@ from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
 _START_S, _CLIENT_S, _PULL_S = 120.0, 60.0, 1800.0
 _END_S = 5.0
+_NO_ANSWER = -1
 _MAX_TAR = 64 << 20
+_MAX_STATUS = 16
+"""Maximum length of what is read after the mark: background processes may write there."""
+_UNNEEDED = ("NET_RAW", "MKNOD", "AUDIT_WRITE")
+"""Capabilities that Docker gives to a container's root user, and Podman does not. `sshd` needs SYS_CHROOT, package
+managers need SETFCAP, and images with `sudo` need their setuid programs.
+"""
 _LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
 """Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
 other processes, another one takes its place. `wait` also collects the processes that have lost their parent.
@@ -53,11 +62,10 @@ class ContainerBoxes:
         self._network = network
 
     async def check(self) -> None:
-        status, output = await self._client("version")
-        if status:
-            raise OperatorError(
-                f"{self.name} version: {_last(output)}; expected a running engine that this user may use"
-            )
+        try:
+            await _ask_engine(self.name)
+        except Failure as error:
+            raise OperatorError(f"{error.problem.detail}; expected a running engine that this user may use") from error
 
     async def has(self, image: str) -> bool:
         status, _ = await self._client("image", "inspect", "--format", "{{.Id}}", image)
@@ -65,9 +73,11 @@ class ContainerBoxes:
 
     async def build(self, folder: str, tag: str, timeout_s: float) -> None:
         """Build the image `tag` from a folder with a Dockerfile. Raises BoxRefused with what the engine printed."""
-        arguments = ("build", "--network", self._network, "--tag", tag, folder)
-        status, output = await self._client(*arguments, timeout_s=timeout_s)
+        # BuildKit accepts only `none`, `host` and `default` here.
+        network = () if self._network == "bridge" else ("--network", self._network)
+        status, output = await self._client("build", *network, "--tag", tag, folder, timeout_s=timeout_s)
         if status:
+            await _ask_engine(self.name)
             raise BoxRefused(f"it cannot be built: {output[-1000:].decode(errors='replace').strip()}")
 
     async def workdir_of(self, image: str) -> str:
@@ -76,25 +86,24 @@ class ContainerBoxes:
             status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
                 raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
-        _, output = await self._client("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        arguments = ("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        status, output = await _run_client(self.name, arguments, separate=True)
+        if status:
+            raise OperatorError(f"the image {image} cannot be inspected")
         return output.decode().strip() or "/"
 
     async def start(self, plan: BoxPlan) -> Box:
+        """Start a box of an image that is on this host (`build`, `workdir_of`)."""
         name = f"rollyard-box-{secrets.token_hex(8)}"
         limits = [f"--memory={plan.memory}", f"--memory-swap={plan.memory}", f"--pids-limit={plan.processes}"]
         limits += [f"--ulimit=nofile={plan.open_files}", f"--ulimit=fsize={plan.storage}", "--ulimit=core=0"]
         shown = [f"--volume={path}:{path}:ro" for path in plan.visible]
         options = [f"--network={self._network if plan.network else 'none'}", f"--hostname={plan.hostname}"]
-        options += ["--rm", "--interactive", f"--name={name}", "--workdir=/", "--entrypoint=/bin/sh", *limits, *shown]
+        options += [f"--cap-drop={capability}" for capability in _UNNEEDED]
+        options += ["--pull=never", "--rm", "--interactive", f"--name={name}", "--workdir=/", "--entrypoint=/bin/sh"]
         # `timeout` is probed here, because its absence would make every command fail.
         leash = ("-c", f"command -v timeout >/dev/null && {_LEASH}", "leash", *(plan.folders or ("/tmp",)))
-        client = await asyncio.create_subprocess_exec(
-            *(self.name, "run", *options, plan.image, *leash),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches the server alone
-        )
+        client = await _started(self.name, "run", *options, *limits, *shown, plan.image, *leash)
         box = ContainerBox(self.name, name, client, plan)
         assert client.stdout is not None
         printed = b""
@@ -135,9 +144,11 @@ class ContainerBox:
 
     async def listen(self) -> None:
         """Create the listener in the container's network namespace, if this process may enter it."""
-        pid = (await self._call("inspect", "--format", "{{.State.Pid}}", self.name)).decode().strip()
+        arguments = ("inspect", "--format", "{{.State.Pid}} {{.Id}}", self.name)
+        _, output = await _run_client(self._program, arguments, separate=True)
+        pid, _, container = output.decode().strip().partition(" ")
         with contextlib.suppress(OSError):
-            self.listener = await asyncio.to_thread(_listener_of, int(pid))
+            self.listener = await asyncio.to_thread(_listener_of, pid, container)
 
     async def run(
         self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
@@ -150,13 +161,8 @@ class ContainerBox:
         if any("\0" in word for word in (*command, *options, cwd)):
             return CommandResult(exit_code=127, output="ValueError: embedded null byte\n")
         try:
-            client = await asyncio.create_subprocess_exec(
-                *(self._program, "exec", "--workdir", cwd, *options, self.name, *command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+            arguments = ("exec", "--workdir", cwd, *options, self.name, *command)
+            client = await _started(self._program, *arguments, stdin=asyncio.subprocess.DEVNULL)
         except OSError as error:  # the arguments are too long
             return CommandResult(exit_code=127, output=f"{error.strerror}\n")
         output, tail = Output(self._output_limit), b""
@@ -168,7 +174,7 @@ class ContainerBox:
                 while piece := await client.stdout.read(1 << 16):
                     tail += piece
                     before, found, after = tail.partition(b"\n%s " % mark)
-                    if found and after.endswith(b"\n"):
+                    if found and (b"\n" in after or len(after) > _MAX_STATUS):
                         tail = before
                         break
                     if not found and (excess := len(tail) - 2 * len(mark) - 8) > 0:
@@ -177,6 +183,7 @@ class ContainerBox:
                 else:
                     after = b""
         except TimeoutError as error:
+            await _ask_engine(self._program)
             await self.close()
             raise BoxDied("the container does not answer") from error
         finally:
@@ -184,10 +191,11 @@ class ContainerBox:
         self._cancelled = False
         output.add(tail)
         if not after:
-            if self._client.returncode is not None or await self._is_gone():
+            if await self._is_gone():
                 raise BoxDied(f"the container has ended: {tail[-200:].decode(errors='replace').strip()}")
             return CommandResult(exit_code=-1, output=output.text(), output_dropped=output.dropped)
-        status = int(after)
+        found_status = after[:_MAX_STATUS].partition(b"\n")[0]
+        status = int(found_status) if found_status.isdigit() else 127  # a command wrote after the mark, or a false one
         timed_out = status == 137 and time.monotonic() - started >= timeout_s
         code = -1 if timed_out else status
         return CommandResult(exit_code=code, output=output.text(), timed_out=timed_out, output_dropped=output.dropped)
@@ -202,6 +210,8 @@ class ContainerBox:
         if status:
             if await self._is_gone():
                 raise BoxDied("the container has ended")
+            if status == _NO_ANSWER:
+                raise BoxRefused(f"{path} cannot be read: {_last(archive)}")
             return None
         try:
             return await asyncio.to_thread(lambda: list(_unpacked(archive, path, limit)))
@@ -219,21 +229,53 @@ class ContainerBox:
     async def close(self) -> None:
         if self.listener is not None:
             self.listener.close()
+        if self._client.stdin is not None:
+            self._client.stdin.close()  # ends process 1, also if nobody waits for the engine's answer
         await _run_client(self._program, ("rm", "--force", "--volumes", self.name), timeout_s=_CLIENT_S)
         await _end(self._client)
 
     async def _is_gone(self) -> bool:
+        """Return whether the container has ended. Raises Failure if the engine does not answer."""
         arguments = ("inspect", "--format", "{{.State.Running}}", self.name)
-        status, output = await _run_client(self._program, arguments)
-        return status != 0 or output.strip() != b"true"
+        status, output = await _run_client(self._program, arguments, separate=True)
+        if status == 0 and output.strip() == b"true":
+            return False
+        await _ask_engine(self._program)
+        return True
 
-    async def _call(self, *arguments: str, stdin: bytes = b"") -> bytes:
+    async def _call(self, *arguments: str, stdin: bytes = b"") -> None:
         status, output = await _run_client(self._program, arguments, stdin=stdin)
         if status:
+            if b"no space left on device" in output.lower():  # the host's: the engine has no limit for all files
+                raise Failure(FailureKind.SERVER_ERROR, f"{self._program}: {_last(output)}")
             if await self._is_gone():
                 raise BoxDied("the container has ended")
             raise BoxRefused(_last(output))
-        return output
+
+
+async def _ask_engine(program: str) -> None:
+    """Raise Failure if the engine does not answer: no command in a box is the cause of that."""
+    status, output = await _run_client(program, ("info",))  # `podman version` needs no working engine
+    if status:
+        raise Failure(FailureKind.SERVER_ERROR, f"{program} info: {_last(output)}")
+
+
+async def _started(
+    *command: str, stdin: int = asyncio.subprocess.PIPE, stderr: int = asyncio.subprocess.STDOUT
+) -> asyncio.subprocess.Process:
+    """Start the engine's client. Raises OSError if the arguments are too long, and Failure if this host cannot."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,  # Ctrl-C reaches the server alone
+        )
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise
+        raise Failure(FailureKind.SERVER_ERROR, f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 async def _run_client(
@@ -245,21 +287,12 @@ async def _run_client(
     limit: int = 1 << 20,
     separate: bool = False,
 ) -> tuple[int, bytes]:
-    """Run the engine's client. Return its exit status, and of its output at most the last `limit` bytes.
+    """Run the engine's client. Return its exit status, or _NO_ANSWER, and of its output at most the last `limit` bytes.
 
     If `separate`, the output is without standard error, and more than `limit` bytes raise BoxRefused.
     """
-    try:
-        client = await asyncio.create_subprocess_exec(
-            program,
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL if separate else asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise OperatorError(f"{program} cannot be run: {error.strerror}") from error
+    stderr = asyncio.subprocess.DEVNULL if separate else asyncio.subprocess.STDOUT
+    client = await _started(program, *arguments, stderr=stderr)
     assert client.stdin is not None and client.stdout is not None
     output = bytearray()
 
@@ -280,15 +313,14 @@ async def _run_client(
             await asyncio.gather(read(client.stdout), write(client.stdin))
             return await client.wait(), bytes(output)
     except TimeoutError:
-        return -1, b"the engine did not answer within %d s" % timeout_s
+        return _NO_ANSWER, b"the engine did not answer within %d s" % timeout_s
     finally:
         await _end(client)
 
 
 async def _end(client: asyncio.subprocess.Process) -> None:
-    """Kill the client if it still runs. Does not wait for ever: what it has started may hold its output."""
-    with contextlib.suppress(ProcessLookupError):
-        client.kill()
+    """Kill the client if it still runs, and close its output, which what it has started may hold."""
+    client._transport.close()  # type: ignore[attr-defined]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(client.wait(), _END_S)
 
@@ -336,8 +368,13 @@ def _unpacked(archive: bytes, path: str, limit: int) -> Iterator[BoxEntry]:
                 yield BoxEntry(path=name, kind="file", data=data, mode=mode)
 
 
-def _listener_of(pid: int) -> socket.socket:
-    """Return a socket that listens on 127.0.0.1 in the network namespace of a process. Raises OSError."""
+def _listener_of(pid: str, container: str) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1 in the network namespace of a container's process. Raises OSError, also
+    if the process is not the container's: the engine may be on another host, where other processes have these numbers.
+    """
+    found_in = [Path("/proc", pid, name).read_text() for name in ("cgroup", "mountinfo")]
+    if not container or not any(container in text for text in found_in):
+        raise OSError(errno.ESRCH, f"process {pid} of this host does not belong to the container")
     made: list[socket.socket | OSError] = []
 
     def listen() -> None:  # in a thread of its own, because a namespace is a thread's

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from rollyard.records.types import Json
-from rollyard.services.sandbox.inside.channel import framed
+from rollyard.services.sandbox.inside.channel import MAX_MESSAGE_BYTES, framed
 from rollyard.services.sandbox.inside.jail_plan import Plan
 
 _START_S = 20.0
@@ -113,7 +113,9 @@ class ZygoteClient:
 
 
 async def read_message(end: socket.socket) -> Json:
-    """Return the next framed message. Raises OSError if the peer has disconnected, and ValueError if it is not JSON."""
+    """Return the next framed message. Raises OSError if the peer has disconnected, and ValueError if it is not JSON, or
+    too long.
+    """
     loop = asyncio.get_running_loop()
 
     async def exactly(count: int) -> bytes:
@@ -127,5 +129,7 @@ async def read_message(end: socket.socket) -> Json:
         return b"".join(pieces)
 
     (length,) = struct.unpack("=I", await exactly(4))
+    if length > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {length} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
     message: Json = json.loads(await exactly(length))
     return message

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import resource
 import select
@@ -29,6 +30,8 @@ _NOT_FOUND = 127
 _NAMESPACES = libc.NAMESPACES & ~libc.CLONE_NEWUSER
 MAX_READ = 16 << 20
 """Maximum size of the files that one order returns; the channel's limit is 32 MiB, and base64 adds a third."""
+_MAX_NAMES = 8 << 20
+"""Maximum size of their names and modes."""
 
 
 def main() -> None:
@@ -316,17 +319,22 @@ def get(path: str, limit: int) -> list[dict[str, Any]] | None:
     if not os.path.exists(path):  # noqa: PTH110
         return None
     waiting = [(os.path.realpath(path), path)]
-    left = min(limit, MAX_READ)
+    left, left_names = min(limit, MAX_READ), _MAX_NAMES
     while waiting:
         source, name = waiting.pop()
         found = os.lstat(source)
         entry = {"path": name, "kind": "file", "data": "", "mode": stat.S_IMODE(found.st_mode) & 0o777, "target": ""}
+        if stat.S_ISLNK(found.st_mode):
+            entry |= {"kind": "link", "mode": None, "target": os.readlink(source)}  # noqa: PTH115
+        left_names -= len(json.dumps(entry))
+        if left_names < 0:
+            raise OSError(f"{path} contains too many files")
         if stat.S_ISDIR(found.st_mode):
             entries.append({**entry, "kind": "folder"})
             children = sorted(os.listdir(source), reverse=True)  # noqa: PTH208
             waiting += [(f"{source}/{child}", f"{name}/{child}") for child in children]
         elif stat.S_ISLNK(found.st_mode):
-            entries.append({**entry, "kind": "link", "mode": None, "target": os.readlink(source)})  # noqa: PTH115
+            entries.append(entry)
         elif stat.S_ISREG(found.st_mode):
             opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with os.fdopen(opened, "rb") as file:

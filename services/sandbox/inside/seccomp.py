@@ -115,7 +115,7 @@ def install(*, namespaces: bool, shell: Shell = "") -> None:
 
     Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused,
     except for a `shell`. One in namespaces may also use sockets, queues and priorities, which these separate; one that
-    Landlock confines only TCP sockets, and `connect`, which it restricts.
+    Landlock confines only TCP sockets, `connect`, which it restricts, and pairs of local stream sockets.
     """
     code = _assemble(os.uname().machine, namespaces, shell)
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -155,7 +155,9 @@ def _by_arguments(
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
     if shell == "namespaces":  # AF_VSOCK reaches the host of a virtual machine from every network namespace
         yield SOCKET, _refuse_unless_any(0, _SHELL_SOCKETS)
-    elif shell == "landlock":
+    else:
+        yield (SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
+    if shell == "landlock":
         # Landlock restricts TCP alone: neither the host's local sockets nor other protocols over IP.
         tcp = [*_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS), *_refuse_unless_any(2, (0, _IPPROTO_TCP))]
         yield SOCKET, [*_refuse_unless_any(0, (2, 10)), *tcp]
@@ -163,8 +165,6 @@ def _by_arguments(
         yield SENDTO, _refuse_if(3, _ANY_BIT, _MSG_FASTOPEN)
         yield SENDMSG, _refuse_if(2, _ANY_BIT, _MSG_FASTOPEN)
         yield SENDMMSG, _refuse_if(3, _ANY_BIT, _MSG_FASTOPEN)
-    else:
-        yield (SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
     # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
     if namespaces or shell:

@@ -103,13 +103,14 @@ async def test_a_fifo_is_not_a_file_and_does_not_block(box: Box) -> None:
 
 
 async def test_the_command_of_a_cancelled_call_is_ended(box: Box) -> None:
-    running = asyncio.create_task(sh(box, "sleep 1000; echo late > late"))
-    await until(lambda: _running("echo late > late"))
+    marker = _marker()
+    running = asyncio.create_task(sh(box, f"sleep 1000; echo late > {marker}"))
+    await until(lambda: _running(marker))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (await sh(box, "ls")).output == ""
-    assert not _running("echo late > late")
+    assert not _running(marker)
 
 
 async def test_a_box_reaches_the_one_server_that_it_is_connected_with_and_no_other(box: Box) -> None:
@@ -124,6 +125,24 @@ async def test_a_box_reaches_the_one_server_that_it_is_connected_with_and_no_oth
         inside = call.format(url.rpartition(":")[2])
         assert "from outside: hello" in (await box.run(("python3", "-c", inside), env=ENV)).output
         assert "rror" in (await box.run(("python3", "-c", call.format(port)), env=ENV)).output
+    server.close()
+
+
+async def test_a_box_has_at_most_64_connections_with_its_server(box: Box) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(1))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with relayed(box, "127.0.0.1", server.sockets[0].getsockname()[1]) as url:
+        program = f"""
+import socket
+made = [socket.create_connection(("127.0.0.1", {url.rpartition(":")[2]})) for _ in range(65)]
+for each in made[:64]: each.sendall(b"x")
+print([each.recv(1) for each in made] == [b"x"] * 64 + [b""])
+"""
+        assert (await box.run(("python3", "-c", program), env=ENV, timeout_s=deadline_s())).output == "True\n"
     server.close()
 
 
@@ -143,11 +162,15 @@ async def test_what_a_command_broke_is_an_error_of_the_box(box: Box) -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_closing_a_box_ends_its_processes(name: BackendName) -> None:
     box = await start_or_skip(name)
-    marker = f"rollyard-{os.getpid()}-{time.monotonic_ns()}"
+    marker = _marker()
     await sh(box, f"sh -c 'sleep 1000; : {marker}' > /dev/null 2>&1 &")
     await until(lambda: _running(marker))
     await box.close()
     await until(lambda: not _running(marker))
+
+
+def _marker() -> str:
+    return f"rollyard-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def _running(marker: str) -> bool:

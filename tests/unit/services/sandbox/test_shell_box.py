@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxLimits, is_visible
+from rollyard.services.sandbox.inside.box_main import get
 from rollyard.services.sandbox.shell_box import ShellBox
+from rollyard.services.sandbox.zygote_link import read_message
 from tests.support.boxes import start_or_skip
+from tests.support.waiting import until
 from tests.unit.services.sandbox.test_box import ENV, sh
 
 
@@ -78,9 +82,35 @@ async def test_a_box_that_was_killed_is_reported() -> None:
     box = await start_or_skip("namespaces")
     assert isinstance(box, ShellBox)
     os.kill(box.pid, signal.SIGKILL)
+    await until(lambda: not Path(f"/proc/{box.pid}").exists())  # else its process 1 may still answer
     with pytest.raises(BoxDied):
         await sh(box, "echo alive")
     await box.close()
+
+
+async def test_a_box_of_landlock_has_no_sockets_that_reach_the_hosts_local_sockets() -> None:
+    box = await start_or_skip("landlock")
+    pair = "import socket; socket.socketpair(socket.AF_UNIX, socket.{})"
+    assert (await box.run(("python3", "-c", pair.format("SOCK_STREAM")), env=ENV)).output == ""
+    refused = await box.run(("python3", "-c", pair.format("SOCK_DGRAM")), env=ENV)
+    assert "PermissionError" in refused.output
+    await box.close()
+
+
+def test_the_names_in_a_folder_are_limited(tmp_path: Path) -> None:
+    for number in range((8 << 20) // 4000):
+        (tmp_path / str(number)).symlink_to("x" * 4000)
+    with pytest.raises(OSError, match="too many files"):
+        get(str(tmp_path), 1)
+
+
+async def test_a_message_that_is_too_long_is_refused_before_it_is_read() -> None:
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    with own, other:
+        other.sendall(b"\xff\xff\xff\xff")
+        with pytest.raises(ValueError, match="larger than the limit"):
+            await read_message(own)
 
 
 def test_visible_folders_are_compared_by_their_real_paths(tmp_path: Path) -> None:
