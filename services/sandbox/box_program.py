@@ -11,8 +11,8 @@ from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, relayed
 
 PATH = "/run_program"
 """POST a `BoxProgram` to run it, and an empty object to end it."""
-FOLDER = "{folder}"
-"""Stands for the box's working folder, which the agent does not know."""
+FOLDER = "\0folder\0"
+"""Stands for the box's working folder, which the agent does not know. No text of a task contains it."""
 
 
 class BoxProgram(Record):

@@ -44,8 +44,8 @@ async def boxes_are_possible() -> None:
         pytest.skip(f"this host allows no shell box: {why}")
 
 
-async def played(folder: Path, turns: Any, **agent: Any) -> Rollout:
-    write_task(folder)
+async def played(folder: Path, turns: Any, instruction: str = "Create the file done.", **agent: Any) -> Rollout:
+    write_task(folder, instruction=instruction)
     given = {"program": ["python3", "-c", PROGRAM, "{base_url}", "{api_key}", "{instruction_file}"], "in_box": True}
     tasks = {"boxes": "namespaces", "tasks": folder, "accept_images": ["*"]}
     row = {"task": "task"}
@@ -59,6 +59,13 @@ async def test_its_commands_act_on_the_files_that_the_tests_grade(tmp_path: Path
     assert (solved.reward, solved.success, solved["program_run"]["exit_status"]) == (1.0, True, 0)
     idle = await played(tmp_path, ["exit"])
     assert (idle.reward, idle.finish_reason) == (0.0, "answered")
+
+
+async def test_only_the_settings_words_are_replaced_and_not_the_tasks(tmp_path: Path) -> None:
+    text, env = "Write {folder}, not {here}.", {"PLACE": "{folder}", "TASK": "{instruction}"}
+    look = 'echo "$PLACE"; echo "$TASK" | tail -n 1; tail -n 1 /tmp/instruction.md'
+    rollout = await played(tmp_path, [look, "exit"], text, env=env)
+    assert rollout["program_run"]["output"].splitlines() == ["/app", text, text]
 
 
 async def test_it_sees_neither_the_tests_nor_this_host(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rollyard.records.errors import RollyardError
 from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import make_folder, server_yaml
+from tests.support.processes import free_port
 
 APP = """
 from rollyard.records.errors import OperatorError
@@ -87,10 +88,7 @@ def test_a_dry_run_fails_with_the_same_error_as_the_start(
 
 
 def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = make_folder(tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    name, port = make_folder(tmp_path), free_port()
     (tmp_path / "run.yaml").write_text(
         server_yaml(name, f"{{port: {port}}}") + server_yaml(name, f"{{port: {port}}}", "two")
     )
