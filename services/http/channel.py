@@ -519,18 +519,20 @@ _common_lines = lru_cache(maxsize=1024)(header_lines)
 
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
-    # With traces on, it differs from call to call, and follows the headers that the calls of a session share.
-    shared, found, own = head.removesuffix(b"\r\n\r\n").partition(_TRACE)
-    path, query, headers = _shared_head(shared)
-    return path, query, {**headers, **_headers((_TRACE + own).split(b"\r\n")[1:])} if found else headers
+    if (at := head.rfind(_TRACE)) < 0:
+        return _shared_head(head)
+    # It differs from call to call, and follows the headers that the calls of a session share.
+    path, query, headers = _shared_head(head[:at])
+    return path, query, {**headers, **_headers(head[at:])}
 
 
 @lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
 def _shared_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
-    target, *lines = head.split(b"\r\n")
+    target, _, lines = head.partition(b"\r\n")
     path, _, query = target.partition(b"?")
     return unquote(path.decode("latin-1")), query, _headers(lines)
 
 
-def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
-    return {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
+def _headers(lines: bytes) -> dict[bytes, bytes]:
+    pairs = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
+    return {name.lower(): value for name, _, value in pairs}
