@@ -531,7 +531,7 @@ def _response_usage(usage: Json | None) -> Json | None:
 
 
 def _details(none: Json, given: Json | None) -> Json:
-    return {**none, **{key: value for key, value in given.items() if value is not None}} if given else none
+    return {**none, **{key: value for key, value in given.items() if value is not None}} if given else dict(none)
 
 
 def response_to_chat(response: Json) -> Json:

@@ -112,7 +112,7 @@ class Upstream:
         `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext()
-        headers = self._with_own(request_context.headers)
+        headers = self._sent_headers(request_context)
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
@@ -146,7 +146,7 @@ class Upstream:
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
-            headers = {**self._with_own(request_context.headers), "accept": "text/event-stream"}
+            headers = {**self._sent_headers(request_context), "accept": "text/event-stream"}
             if (waiting := self.blocked()) is not None:
                 await _wait(waiting, timeout_s)
             sent, named = self._addressed(body)
@@ -186,6 +186,10 @@ class Upstream:
         limit_s = timeout_s or self._settings.request_timeout_s
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
+
+    def _sent_headers(self, request_context: RequestContext) -> SentHeaders:
+        headers = self._with_own(request_context.headers)
+        return SentHeaders({**request_context.trace, **headers}) if request_context.trace else headers
 
     def _addressed(self, body: bytes) -> tuple[bytes, str]:
         """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
@@ -348,7 +352,8 @@ def joined(url: str, path: str) -> str:
     return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
 
 
-_IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
+_IN = frozenset({"cookie", "baggage"})
+_TRACE = frozenset({b"traceparent", b"tracestate"})
 _NOT_IN = ("x-rollyard-", "x-stainless-", "x-forwarded-", "x-real-ip")
 _OUT = frozenset({"retry-after", "openai-processing-ms", "openai-version", "openai-organization"})
 _NOT_OUT = ("x-rollyard-", "x-content-", "x-frame-")
@@ -366,16 +371,24 @@ class RequestContext:
         self.headers = headers
         self.affinity = affinity
         self.query = query
+        self.trace: dict[str, str] = {}
+        """The tracing headers, which differ from call to call. `headers` are those that an episode's calls share."""
         self.endpoint: Endpoint | None = None
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        headers, affinity = _forwarded(tuple(call.headers.items()))
+        shared, trace = call.headers, {}
+        if not _TRACE.isdisjoint(shared):
+            trace = {name.decode(): value.decode("latin-1") for name, value in shared.items() if name in _TRACE}
+            shared = {name: value for name, value in shared.items() if name not in _TRACE}
+        headers, affinity = _forwarded(tuple(shared.items()))
         if affinity is None and isinstance(cache_key, str) and cache_key:
             affinity = Affinity(cache_key, binding=False)
-        return cls(headers, affinity, _forwarded_query(call.query) if call.query else "")
+        context = cls(headers, affinity, _forwarded_query(call.query) if call.query else "")
+        context.trace = trace
+        return context
 
     @property
     def url(self) -> str | None:

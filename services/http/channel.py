@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, MutableSet
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -74,6 +74,9 @@ BUSY = f"no channel was opened within {OPEN_S:g} s"
 CLOSED = "the peer closed the connection"
 SILENT_S = 15.0
 """If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
+MAX_COMMON_BYTES = 2048
+"""Longer heads of responses are not kept for the next one, nor are those with the cookie of a session."""
+_TRACE = b"\r\ntraceparent: "
 
 
 class FrameReader:
@@ -156,9 +159,12 @@ class FrameProtocol(asyncio.Protocol):
 # --- the client's end -----------------------------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Call:
     target: str
     pending: asyncio.Future[HttpResponse | None]
+    response: HttpResponse | None = None
+    """Set once it has arrived; `pending` gets it when it is its turn."""
 
 
 class Channel(FrameProtocol):
@@ -197,12 +203,14 @@ class Channel(FrameProtocol):
         """
         number = next(self._numbers) & 0xFFFFFFFF
         pending: asyncio.Future[HttpResponse | None] = self._loop.create_future()
-        self._calls[number] = _Call(target, pending)
+        call = self._calls[number] = _Call(target, pending)
         self.write(number, REQUEST, 0, b"%b\r\n%b" % (target.encode(), headers.block), body)
         try:
             with self._lag.timeout(timeout_s):
                 return await pending
-        except (asyncio.CancelledError, TimeoutError):
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if call.response is not None and isinstance(error, TimeoutError):
+                return call.response
             self.write(number, CANCEL)
             raise
         finally:
@@ -239,8 +247,10 @@ class Channel(FrameProtocol):
         if call is None:
             return  # it was cancelled, or took too long
         if kind == RESPONSE:
-            headers, cookies = _response_head(head)
-            self._budget.run(_settle, call.pending, HttpResponse(status, headers, body, cookies))
+            is_common = len(head) < MAX_COMMON_BYTES and b"set-cookie" not in head
+            headers, cookies = (_common_head if is_common else _response_head)(head)
+            call.response = HttpResponse(status, headers, body, cookies)
+            self._budget.run(_settle, call.pending, call.response)
         elif kind == NOT_SERVED:
             if status != FULL and len(self.not_served) < MAX_NOT_SERVED:
                 self.not_served.add(call.target)
@@ -268,11 +278,13 @@ def _fail(call: _Call, error: Exception) -> None:
         call.pending.set_exception(error)
 
 
-@lru_cache(maxsize=1024)
 def _response_head(head: bytes) -> tuple[CIMultiDictProxy[str], tuple[str, ...]]:
     lines = head.decode("latin-1").split("\r\n")[:-1]
     headers = CIMultiDict((name, value) for name, _, value in (line.partition(": ") for line in lines))
     return CIMultiDictProxy(headers), tuple(headers.getall("set-cookie", ()))
+
+
+_common_head = lru_cache(maxsize=1024)(_response_head)
 
 
 class Channels:
@@ -495,20 +507,32 @@ class ServedChannel(FrameProtocol):
                 return
             self._tasks[number].streams = True
             body = await joined(response.stream)
-        head = _response_lines(tuple(headers))
+        head = header_lines(headers) if response.headers else _common_lines(tuple(headers))
         if len(head) + len(body) > MAX_RESPONSE_BYTES:
             raise InvalidResponse(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
         self.write(number, RESPONSE, response.status, head, body)
 
 
-_response_lines = lru_cache(maxsize=1024)(header_lines)
-"""Most responses of a server have the same headers."""
+_common_lines = lru_cache(maxsize=1024)(header_lines)
+"""For responses without headers of their own, such as the cookie of a session."""
+
+
+def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
+    """Return the path, the query and the headers by lower-case name."""
+    if (at := head.rfind(_TRACE)) < 0:
+        return _shared_head(head)
+    # It differs from call to call, and follows the headers that the calls of a session share.
+    path, query, headers = _shared_head(head[:at])
+    return path, query, {**headers, **_headers(head[at:])}
 
 
 @lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
-def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
-    """Return the path, the query and the headers by lower-case name."""
-    target, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+def _shared_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
+    target, _, lines = head.partition(b"\r\n")
     path, _, query = target.partition(b"?")
-    headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
-    return unquote(path.decode("latin-1")), query, headers
+    return unquote(path.decode("latin-1")), query, _headers(lines)
+
+
+def _headers(lines: bytes) -> dict[bytes, bytes]:
+    pairs = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
+    return {name.lower(): value for name, _, value in pairs}

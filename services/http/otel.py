@@ -112,23 +112,28 @@ class Telemetry:
             except asyncio.CancelledError:
                 ended = True
             # Collected here, where nothing changes meanwhile, and sent in a thread of its own, which may be late.
-            data = _metrics_data(collect(), resource, self._started_ns)
-            sending = threading.Thread(target=self._metrics.export, args=(data,), daemon=True)
-            sending.start()
+            try:
+                data = _metrics_data(collect(), resource, self._started_ns)
+                sending = threading.Thread(target=self._metrics.export, args=(data,), daemon=True)
+                sending.start()
+            except Exception:
+                log.exception("%s: its metrics cannot be exported", server)
+                continue
             if ended:
-                await asyncio.to_thread(self._wait, sending)
+                await self._wait(sending)
 
     async def close(self) -> None:
         """Send what is left, for at most CLOSE_S, and only as long as the endpoint responds."""
         if self._spans is not None:
             closing = threading.Thread(target=self._spans.shutdown, daemon=True)
             closing.start()
-            await asyncio.to_thread(self._wait, closing)
+            await self._wait(closing)
 
-    def _wait(self, sending: threading.Thread) -> None:
+    async def _wait(self, sending: threading.Thread) -> None:
+        """Many servers wait at once: threads that wait would be too few, and take turns."""
         until = time.monotonic() + CLOSE_S
-        while sending.is_alive() and not self._errors.are_recent and time.monotonic() < until:
-            sending.join(0.02)
+        while sending.is_alive() and not self._errors.are_recent and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     def _tracer_of(self, resource: Resource) -> Tracer:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=self._ids)

@@ -98,6 +98,7 @@ class _Window:
     running: float = 0.0
     waiting: float = 0.0
     kv_cache_usage: float = 0.0
+    most_running: int = 0
 
 
 class Concurrency:
@@ -120,6 +121,7 @@ class Concurrency:
         self._has_room = False
         """Whether engines report that they have room."""
         self._most_running = 0
+        """The most calls that engines ran at once, since the last time that the capacity may have fallen."""
         self._drains = False
         """Whether an engine that was crowded is still to recover."""
         self._step = LEAP
@@ -152,6 +154,8 @@ class Concurrency:
             self._most_running = max(self._most_running, engine.running)
             queued = 2 * engine.waiting > engine.running > PEAK * self._most_running
             self._has_room = engine.kv_cache_usage < FREE and not queued
+        else:
+            self._has_room = False
         if free_memory < ENOUGH_MEMORY:
             self._bound = self.limit if free_memory > LITTLE_MEMORY else max(1, self.limit * 9 // 10)
         if self.limit > self._bound:
@@ -203,6 +207,7 @@ class Concurrency:
             window.running += load.engine.running
             window.waiting += load.engine.waiting
             window.kv_cache_usage += load.engine.kv_cache_usage
+            window.most_running = max(window.most_running, load.engine.running)
 
     def _measured(self, window: _Window, load: ModelLoad) -> Measured | None:
         """Return the throughput at this limit, or None if it is not yet certain enough."""
@@ -272,12 +277,14 @@ class Concurrency:
             # Congested, or a slower workload: after a fresh measurement, a lower limit shows which, then a higher one.
             self._failed, self._below, self._tries_lower, self._held_until = math.ceil(STEP * limit), None, True, None
             self._step, self._is_retry, self._holds, self._best = STEP, False, 1, None
+            self._most_running = window.most_running
             return
         if self._held_until is not None:
             if self._now < self._held_until:
                 return
             self._failed, self._below, self._tries_lower, self._held_until = None, None, False, None
             self._step, self._is_retry, self._holds = STEP, True, min(2 * self._holds, MAX_HOLDS)
+            self._most_running = window.most_running
             best = None
         running, waiting = window.running / window.samples, window.waiting / window.samples
         kv_cache_usage = window.kv_cache_usage / window.samples

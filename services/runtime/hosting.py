@@ -150,9 +150,6 @@ class HostedServer:
         self.server.ready = False
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
-        if self._exporting is not None:
-            self._exporting.cancel()
-            await self._exporting
         self._connections.stop()
         self._listener.should_exit = True
         if self._serving is not None:
@@ -161,6 +158,9 @@ class HostedServer:
         self._lag.stop()
         self._peers.close()
         await self.server.stop()
+        if self._exporting is not None:  # last, as its endpoint may hang
+            self._exporting.cancel()
+            await asyncio.wait({self._exporting})
 
     async def _report_phase(self, registration: Registration, head: RegistryClient) -> None:
         message = ""

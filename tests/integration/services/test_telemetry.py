@@ -21,6 +21,8 @@ from tests.support.waiting import until
 
 ENVIRONMENT, MODEL = "grl_sokoban_resources_server", "policy_model"
 SERVERS = {AGENT, ENVIRONMENT, MODEL}
+VALID_CALLS = "policy_model.responses_api_models.builtin_model.slips.mumble=0"
+"""The agent sends the environment no call that is invalid, so that such a call has no span."""
 
 
 @pytest.fixture
@@ -34,9 +36,9 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
 @contextlib.asynccontextmanager
 async def stack_of(kind: str, folder: Path) -> AsyncIterator[Stack]:
     started = (
-        processes(load_config(), folder)
+        processes(load_config(VALID_CALLS), folder)
         if kind == "processes"
-        else colocated(load_config(), folder, environ=os.environ)
+        else colocated(load_config(VALID_CALLS), folder, environ=os.environ)
     )
     async with started as stack:
         yield stack

@@ -207,6 +207,13 @@ def test_usage_keeps_cached_and_reasoning_tokens() -> None:
     assert back == usage
 
 
+def test_a_usage_without_details_gets_its_own_zeros() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+    first, second = (conversion.chat_to_response(completion({"content": "x"}, usage=usage), {}) for _ in range(2))
+    first["usage"]["input_tokens_details"]["cached_tokens"] = 3
+    assert second["usage"]["input_tokens_details"]["cached_tokens"] == 0
+
+
 TOKENS: Json = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.5, -0.25]}
 
 

@@ -18,7 +18,7 @@ from rollyard.responses_api_models.upstream import replicas as module
 from rollyard.responses_api_models.upstream.replicas import COOL_DOWNS, Affinity, Endpoint, Replicas
 from rollyard.responses_api_models.upstream.response_parsing import json_object, retry_after_s
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream, _forwarded
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.request import HttpResponse, RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Transport
@@ -556,6 +556,14 @@ async def test_headers_for_routers_and_traces_reach_the_engine_and_those_for_the
     assert not [name for name, value in WITHHELD.items() if value in received.get(name, "")]
     assert received["authorization"] == "Bearer the-engines-key"
     assert fake.paths[0].partition("?")[2] == "api-version=2026-01-01"
+
+
+def test_calls_that_differ_only_in_their_trace_share_what_their_headers_are_read_to() -> None:
+    misses = _forwarded.cache_info().misses
+    for trace in (b"one", b"two"):
+        context = RequestContext.of(RawRequest("/v1/responses", {b"x-session-id": b"e", b"traceparent": trace}, b"{}"))
+        assert context.trace == {"traceparent": trace.decode()} and "traceparent" not in dict(context.headers)
+    assert _forwarded.cache_info().misses == misses + 1
 
 
 def test_the_header_takes_precedence_over_the_body_for_the_episode() -> None:

@@ -13,12 +13,17 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Keys
 from rollyard.services.http.channel import (
     FRAME,
+    MAX_COMMON_BYTES,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     REQUEST,
+    RESPONSE,
     Channel,
     FrameReader,
     ServedChannel,
+    _common_head,
+    _common_lines,
+    _shared_head,
 )
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.connection_pool import PER_ITERATION, InvalidResponse
@@ -63,6 +68,15 @@ class Handlers:
     async def torn(self, call: RawRequest) -> RawResponse:
         return RawResponse(b"{}", headers=((b"x-a", b"1\r\nx-b: 2"),))
 
+    async def cookie(self, call: RawRequest) -> RawResponse:
+        return RawResponse(b"{}", headers=((b"set-cookie", b"session=%b" % call.body),))
+
+    async def long(self, call: RawRequest) -> RawResponse:
+        return RawResponse(b"{}", headers=((b"x-long", call.body * MAX_COMMON_BYTES),))
+
+    async def traced(self, call: RawRequest) -> bytes:
+        return b" ".join(call.headers[name] for name in (b"cookie", b"traceparent", b"tracestate", b"x-last"))
+
     async def stream_later(self, call: RawRequest) -> RawResponse:
         await self.wait(call)
         return RawResponse(stream=self.recorded())
@@ -95,6 +109,9 @@ async def served(
         "/huge": handlers.huge,
         "/later": handlers.stream_later,
         "/a b": handlers.path,
+        "/cookie": handlers.cookie,
+        "/long": handlers.long,
+        "/traced": handlers.traced,
         "/stream": handlers.stream,
         "/work": handlers.wait,
     }
@@ -345,6 +362,43 @@ async def test_a_response_that_cannot_be_sent_fails_its_call_alone(path: str) ->
         assert await failure_kind_of(client.post("env", path, b"{}", WAIT_S)) is FailureKind.CONNECTION_LOST
         handlers.go_on.set()
         assert (await other).body == b"other" and not channel.closed
+
+
+async def test_a_response_that_arrived_in_time_is_returned_though_its_turn_comes_after_the_deadline() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
+        call = asyncio.create_task(channel.send("/wait", SentHeaders(), b"{}", WAIT_S))
+        await until(lambda: len(channel._calls) == 1)
+        for _ in range(PER_ITERATION):
+            channel._budget.run(lambda: None)
+        channel.on_frame(max(channel._calls), RESPONSE, 200, b"", b"arrived")
+        [deadline] = [one for one in channel._lag.timeouts if one._task is call]
+        deadline._until = channel._lag.now()
+        deadline._expire()
+        response = await call
+        assert response is not None and response.body == b"arrived"
+
+
+@pytest.mark.parametrize("path", ["/cookie", "/long"])
+async def test_no_cookie_and_no_long_head_is_kept_for_the_next_response(path: str) -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
+        kept = [cache.cache_info().currsize for cache in (_common_head, _common_lines)]
+        for body in (b"a", b"b"):
+            response = await channel.send(path, SentHeaders(), body, WAIT_S)
+            assert response is not None and body.decode() in "".join(response.headers.values())
+        assert [cache.cache_info().currsize for cache in (_common_head, _common_lines)] == kept
+
+
+async def test_the_calls_of_a_session_share_a_parsed_head_though_each_has_its_own_trace() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
+        hits = _shared_head.cache_info().hits
+        for trace in ("one", "two", "three"):
+            own = {"cookie": "session", "traceparent": trace, "tracestate": "a=1", "x-last": "last"}
+            response = await channel.send("/traced", SentHeaders(own), b"{}", WAIT_S)
+            assert response is not None and response.body.decode() == f"session {trace} a=1 last"
+        assert _shared_head.cache_info().hits == hits + 2
 
 
 async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rollyard.records import optional
 from rollyard.records.activity import EPISODE_ID_HEADER
 from rollyard.records.errors import OperatorError
+from rollyard.services.http.otel import Telemetry
 from rollyard.services.http.request import HttpResponse, RawRequest, SentHeaders
 from rollyard.services.http.telemetry import open_telemetry
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from tests.support.otlp import otlp_receiver
+from tests.support.waiting import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -126,3 +132,19 @@ async def test_the_address_in_a_span_has_no_password(monkeypatch: pytest.MonkeyP
     [span] = received.spans
     assert span.attributes["url.full"] == "http://environment:1/verify"
     await local.close()
+
+
+async def test_metrics_that_cannot_be_read_once_are_exported_the_next_time() -> None:
+    readings, sent = iter([False, True]), threading.Event()
+
+    def collect() -> Iterable[Metric]:
+        if not next(readings, True):
+            raise ValueError("no reading")
+        yield GaugeMetricFamily("a", "A gauge", value=1.0)
+
+    exporter = SimpleNamespace(export=lambda data: sent.set())
+    telemetry = Telemetry("env", None, exporter, 0.001)  # type: ignore[arg-type]
+    exporting = asyncio.create_task(telemetry.export_metrics("env", collect))
+    await until(sent.is_set)
+    exporting.cancel()
+    await exporting

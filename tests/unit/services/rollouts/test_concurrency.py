@@ -251,6 +251,25 @@ def test_the_limit_follows_the_capacity() -> None:
     assert small < large > controller.limit
 
 
+def test_an_engine_that_loses_half_its_replicas_gets_fewer_calls_than_before() -> None:
+    engine, controller = Engine(256, kv_calls=850, reports=True), Concurrency(512)
+    collect(engine, controller, 400)
+    assert controller.limit > 256
+    engine.capacity = 100
+    collect(engine, controller, 600)
+    assert controller.limit < 200
+
+
+def test_an_engine_that_no_longer_reports_its_load_has_no_room_that_is_known() -> None:
+    engine, controller = Engine(16, reports=True), Concurrency(512)
+    engine.run(1, 16)
+    controller.update(1, engine.load(), 16)
+    assert controller._has_room
+    engine.reports = False
+    controller.update(2, engine.load(), 16)
+    assert not controller._has_room
+
+
 def test_calls_that_would_only_wait_in_the_engine_are_not_sent() -> None:
     controller = Concurrency(4096)
     collect(Engine(8, think_s=0.0, reports=True), controller, 120)

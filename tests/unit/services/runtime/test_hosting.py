@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,11 @@ from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import bind
+from rollyard.services.http.otel import Telemetry
 from rollyard.services.http.request import RawRequest
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
-from rollyard.services.server.app import Context
+from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, send
 from tests.support.waiting import until
@@ -96,3 +99,31 @@ async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
     async with listening(server) as hosted, http_transport() as transport:
         failure = await failure_of(RegistryClient(transport, hosted.url, KEYS).directory())
     assert failure.kind is FailureKind.MALFORMED_ANSWER
+
+
+class MeasuredServer(Server):
+    """A server whose metrics are exported to itself."""
+
+    def __init__(self) -> None:
+        telemetry = Telemetry("env", None, self, 60.0)  # type: ignore[arg-type]
+        super().__init__(ServerSettings(), Context("env", KEYS, make_client({}, HttpTransport()), telemetry=telemetry))
+        self.stopped = False
+        self.exported_after_the_stop: list[bool] = []
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def export(self, data: Any) -> None:
+        self.exported_after_the_stop.append(self.stopped)
+
+
+async def test_a_server_that_stops_before_its_metrics_are_first_exported_stops_wholly() -> None:
+    async with listening(server := MeasuredServer()):
+        pass
+    assert server.stopped
+
+
+async def test_the_last_metrics_are_exported_once_all_else_has_stopped() -> None:
+    async with listening(server := MeasuredServer()):
+        await asyncio.sleep(0)
+    assert server.exported_after_the_stop == [True]
