@@ -13,7 +13,7 @@ from typing import Any
 
 _WORD = re.compile(r"\w")
 # `1.`, `- **2.3.**` and `a)` before the text of a list item; possessive, so that each line is scanned once.
-_LABEL = re.compile(r"^[ \t>*_#+-]*+(?:\d{1,9}(?:\.\d{1,9}){0,9}+|[^\W\d_])[.)][.)*_]*+(?=[ \t]+\S)", re.MULTILINE)
+_LABEL = re.compile(r"^[ \t>*_#+-]*+(?:\d{1,9}(?:\.\d{1,9}){0,9}|[^\W\d_])[.)][.)*_]*+(?=[ \t]+\S)", re.MULTILINE)
 _EMPHASIS_AFTER_END = re.compile(r"(?<=[.!?])[*_]++")
 # A run of these counts as a single end, because Punkt would spend as much time on each of them as on a sentence.
 _OTHER_ENDS = re.compile(r"[。।！？]++")
