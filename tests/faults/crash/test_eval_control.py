@@ -19,7 +19,7 @@ SLOW = "policy_model.responses_api_models.builtin_model.latency_s=0.05"
 
 
 def test_in_the_background_one_json_line_is_printed_and_the_evaluation_is_controllable(tmp_path: Path) -> None:
-    with ng_eval(CONFIG, "--detach", "colocate=true", cwd=tmp_path, output="out") as running:
+    with ng_eval(CONFIG, "--detach", "colocate=true", SLOW, cwd=tmp_path, output="out") as running:
         assert running.wait() == 0
         (line,) = running.printed.splitlines()
         shown = json.loads(line)
