@@ -11,15 +11,11 @@ import pytest
 from rollyard.agents.program_agent.app import ProgramAgent
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification
-from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.server.app import Context
 from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.support.in_process import episode_servers
+from tests.support.mini_swe_agent import SUBMIT, model, program, turn
 from tests.support.token_engine import TokenEngine
-from tests.support.toy_tokenizer import END, encode_letters
 from tests.support.waiting import deadline_s
-
-SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
 class Sums(Environment[EnvironmentSettings]):
@@ -29,34 +25,10 @@ class Sums(Environment[EnvironmentSettings]):
         return Verdict(reward=float(response.text.strip() == f"The answer is {self.task['answer']}."))
 
 
-def turn(text: str, *commands: str) -> list[int]:
-    """The tokens of a turn that runs these commands, as no tokenizer would encode its text."""
-    calls = [{"name": "bash", "arguments": {"command": command}} for command in commands]
-    written = [text, *(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)]
-    return [*encode_letters("\n".join(written)), END]
-
-
 async def played(turns: list[list[int]]) -> Json:
     engine = TokenEngine(turns)
-    options: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    options |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes"}
-
-    def model(context: Context) -> VllmModel:
-        return VllmModel(VllmModelSettings(**options), context)
-
-    mini = str(Path(sys.executable).parent / "mini")
-    settings: Json = {
-        "program": [mini, "--yolo", "--exit-immediately", "-m", "openai/policy", "-t", "{instruction}"],
-        "env": {
-            "OPENAI_BASE_URL": "{base_url}",
-            "OPENAI_API_KEY": "{api_key}",
-            "MSWEA_CONFIGURED": "true",
-            "MSWEA_COST_TRACKING": "ignore_errors",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "true",
-        },
-    }
     row = {"question": "What is 19 + 23?", "answer": "42"}
-    async with episode_servers(Sums, model, ProgramAgent, **settings) as servers:
+    async with episode_servers(Sums, model, ProgramAgent, **program(Path(sys.prefix))) as servers:
         servers.transport.mount("http://engine:1", engine)
         answer = await servers.client.post("agent", "/run", json.dumps(row).encode(), deadline_s())
     played: Json = json.loads(answer.body)
