@@ -31,8 +31,7 @@ def test_a_cluster_that_scales_grows_for_what_the_servers_reserve(tmp_path: Path
         Node.scaling_head(folder, worker_cpus=2, max_workers=2) as node,
         Run(tmp_path, node.address, *overrides, config=MODEL_ONLY) as run,
     ):
-        run.until_printed("waiting for 2 x 1.5 CPU (no host has that much); free on the cluster's 1 host: 0 of 0 CPU")
-        assert len(run.until_ready().instances()) == 2
+        assert len(run.until_ready().instances()) == 2  # although the cluster began without a CPU
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 0
 
