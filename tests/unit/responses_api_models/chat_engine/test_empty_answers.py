@@ -11,14 +11,14 @@ from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure
-from rollyard.records.types import Json
+from rollyard.records.types import Json, Verdict
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verification, tool
 from rollyard.responses_api_models.conversion import chat_to_response, response_to_chat
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import agent, environment, in_process_servers
 from tests.support.scripted_engine import COMPLETION, DONE, Step, completion, engine, model_server, post_json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
@@ -28,6 +28,16 @@ FAILURE_TYPES = {"urn:rollyard:malformed_answer", "urn:rollyard:upstream_error"}
 MESSAGE: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
 RESPONSE: Json = {"id": "resp_1", "object": "response", "status": "completed", "output": [MESSAGE]}
 ONE_TOKEN: Json = {"usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}}
+
+
+class LookEnvironment(Environment[EnvironmentSettings]):
+    @tool
+    async def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=1.0)
 
 
 def empty(finish_reason: Any = "stop", content: Any = "", **more: Any) -> Json:
