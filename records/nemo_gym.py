@@ -34,7 +34,7 @@ KINDS = {
     "cohort_incomplete": FailureKind.CANCELLED,
 }
 """The names that all its servers share -> the kind that Rollyard records and retries alike."""
-_NAMES = {
+_NAMES: Mapping[str, str] = {
     FailureKind.UNREACHABLE: "transport_unreachable",
     FailureKind.CONNECTION_LOST: "transport_peer_drop",
     FailureKind.TIMEOUT: "transport_timeout",
@@ -57,8 +57,7 @@ def kind_of(name: object) -> FailureKind | None:
 
 def name_of(kind: str) -> str:
     """Return NeMo Gym's name for a kind of failure: a shared one, or one with the prefix of its producer."""
-    known = FailureKind(kind) if kind in FailureKind.__members__.values() else None
-    return _NAMES.get(known, f"{_OWN}{kind}") if known is not None else f"{_OWN}{kind}"
+    return _NAMES.get(kind, f"{_OWN}{kind}")
 
 
 def trajectory_of(row: Mapping[str, Any]) -> Json:

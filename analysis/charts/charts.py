@@ -190,11 +190,11 @@ def _thinned(points: Sequence[Point]) -> Sequence[Point]:
     return [points[round(index * (len(points) - 1) / (_MAX_POINTS - 1))] for index in range(_MAX_POINTS)]
 
 
-def plot(frame: PlotFrame, kind: str, shapes: Sequence[Svg]) -> Svg:
+def plot(frame: PlotFrame, shapes: Sequence[Svg]) -> Svg:
     """Wrap shapes in a view box that stretches over the plot. It is 1000 units wide and one unit high per pixel."""
     box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
     position: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
-    return tag("svg", {"class": kind, **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
+    return tag("svg", {"class": "plot", **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
 
 
 def spot(frame: PlotFrame, x: float, y: float) -> str:
@@ -210,7 +210,7 @@ def _plot(frame: PlotFrame, line: Line, kind: str) -> Svg:
         around += [spot(frame, x, low) for x, low, _ in reversed(banded)]
         shapes.append(tag("polygon", {"class": f"band {kind}", "points": " ".join(around)}))
     path = " ".join(spot(frame, p.x, p.y) for p in line.points)
-    return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": path})])
+    return plot(frame, [*shapes, tag("polyline", {"class": f"line {kind}", "points": path})])
 
 
 def _names(frame: PlotFrame, drawn: Sequence[Line]) -> list[Svg]:
@@ -251,7 +251,7 @@ def scatter(label: str, pairs: Sequence[Pair], x: Axis, y: Axis, *, diagonal: bo
     if diagonal:
         low, high = min(xs), max(xs)
         ends = f"{spot(frame, low, low)} {spot(frame, high, high)}"
-        shapes.append(plot(frame, "plot", [tag("polyline", {"class": "line s2", "points": ends})]))
+        shapes.append(plot(frame, [tag("polyline", {"class": "line s2", "points": ends})]))
     for pair in sorted(pairs, key=lambda one: one.marked):
         place: dict[str, Value] = {"cx": percent(frame.across.part(pair.x)), "cy": frame.at(pair.y), "r": 3}
         dot = tag("circle", {"class": f"dot {'s1' if pair.marked else 's0'}", **place})
@@ -364,9 +364,7 @@ def series(
         shape = tag("polyline", {"class": f"line {kind}", "points": " ".join(spots)})
     columns = [column(frame, xs, part, describe) for part in ranges(len(xs), MAX_COLUMNS)]
     area = tag("rect", {"class": "area", "x": "0", "y": frame.top, "width": "100%", "height": frame.height})
-    return drawing(
-        label, frame.total_height, frame.around([area, plot(frame, "plot", [shape, *columns])]), "framed series"
-    )
+    return drawing(label, frame.total_height, frame.around([area, plot(frame, [shape, *columns])]), "framed series")
 
 
 def column(frame: PlotFrame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:

@@ -189,7 +189,7 @@ def curve_plot(
     for number, curve in enumerate(curves):
         shapes += _curve(frame, curve, f"s{number}", averaged and len(curve.values) >= _MIN_AVERAGED)
     area = tag("rect", {"class": "area", "x": "0", "y": frame.top, "width": "100%", "height": frame.height})
-    inner = plot(frame, "plot", [*shapes, *_columns(frame, curves, describe)])
+    inner = plot(frame, [*shapes, *_columns(frame, curves, describe)])
     names = _names(curves) if len(curves) > 1 else []
     return drawing(label, frame.total_height, frame.around([area, inner, *names]), "framed series curves")
 

@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -52,28 +52,22 @@ PART = 16 << 20
 """Number of bytes that are read at a time."""
 
 
-def read_signs(
-    path: Path, stop: int, *, workers: int = 1, part: int = PART, progress: Callable[[int], None] | None = None
-) -> Signs:
-    """Read the rows that begin before byte `stop`. `progress` gets the number of bytes since its last call.
+def read_signs(path: Path, stop: int, *, workers: int = 1, part: int = PART) -> Signs:
+    """Read the rows that begin before byte `stop`.
 
     Raises OperatorError if the file cannot be read, and RunError if a process was killed.
     """
     ranges = ranges_of(0, stop, part)
-    found, processes = [no_signs()], min(workers, len(ranges))
+    processes = min(workers, len(ranges))
     try:
         with reading_pool(processes) if processes > 1 else nullcontext() as pool:
-            for (start, end), one in zip(ranges, read_ranges(path, ranges, pool), strict=True):
-                found.append(one)
-                if progress is not None:
-                    progress(end - start)
+            return detector.joined([no_signs(), *read_ranges(path, ranges, pool)])
     except OSError as error:
         raise OperatorError(f"rollout file {str(path)!r} cannot be read: {error.strerror or error}") from error
     except BrokenProcessPool as error:
         raise RunError(
             f"a process reading {path} was killed, possibly because memory ran out; use one process with --workers 1"
         ) from error
-    return detector.joined(found)
 
 
 def ranges_of(start: int, stop: int, part: int = PART) -> list[tuple[int, int]]:

@@ -433,8 +433,8 @@ def _bca(differences: Floats, center: float, means: Floats, alpha: float) -> tup
 POWER = 0.8
 
 
-def detectable_effect(deviation: float, tasks: int, alpha: float, power: float = POWER) -> float | None:
-    """Return the smallest true difference that the test detects with the given power.
+def detectable_effect(deviation: float, tasks: int, alpha: float) -> float | None:
+    """Return the smallest true difference that the test detects with the power `POWER`.
 
     `deviation` is the standard deviation of the tasks' differences. None if it is 0 or there are too few tasks.
     """
@@ -442,15 +442,15 @@ def detectable_effect(deviation: float, tasks: int, alpha: float, power: float =
     freedom = tasks - z**2 / 2
     if deviation <= 0 or freedom <= 0:
         return None
-    return (z + NormalDist().inv_cdf(power)) * deviation / math.sqrt(freedom)
+    return (z + NormalDist().inv_cdf(POWER)) * deviation / math.sqrt(freedom)
 
 
-def tasks_needed(deviation: float, effect: float, alpha: float, power: float = POWER) -> int | None:
-    """Return the number of tasks needed to detect a true difference of `effect`; None if `deviation` is 0."""
+def tasks_needed(deviation: float, effect: float, alpha: float) -> int | None:
+    """Return how many tasks the test needs to detect a true difference of `effect`; None if `deviation` is 0."""
     if deviation <= 0:
         return None
     z = NormalDist().inv_cdf(1 - alpha / 2)
-    return math.ceil(((z + NormalDist().inv_cdf(power)) * deviation / effect) ** 2 + z**2 / 2)
+    return math.ceil(((z + NormalDist().inv_cdf(POWER)) * deviation / effect) ** 2 + z**2 / 2)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -22,7 +22,6 @@ from rollyard.records.note_records import (
 )
 from rollyard.records.notes_file import NotesFile
 from rollyard.records.rollout_file import Rollouts
-from rollyard.records.rollout_types import RolloutRow
 
 
 class RowFinder:
@@ -89,8 +88,8 @@ def notes_in(path: Path, columns: Columns) -> dict[int, RolloutNotes]:
     return fold(records, place_of.get)
 
 
-def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = None) -> dict[int, RolloutNotes]:
-    """Return the notes of a file without an index, such as a compressed one. `rows`: its rows, if they have been read.
+def notes_of_rows(path: Path) -> dict[int, RolloutNotes]:
+    """Return the notes of a file without an index, such as a compressed one.
 
     Raises RunError if a file cannot be read.
     """
@@ -101,7 +100,7 @@ def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = No
     # The task of a row without an index is its position in the file, as in the viewer.
     found = (
         (offset, ref_of(row, None if "_ng_task_index" in row else number))
-        for number, (offset, row) in enumerate(rows or Rollouts(path).with_offsets())
+        for number, (offset, row) in enumerate(Rollouts(path).with_offsets())
         if task_key_of(row) in keys
     )
     place_of = placed((record.rollout for record in records), found)

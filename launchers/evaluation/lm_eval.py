@@ -627,7 +627,7 @@ class BenchmarkConfig(Part):
     watch: WatchEntry | None = None
     confirm_run_unsafe_code: bool = False
 
-    def commands(self, *, watch_path: str | None = None, once: bool = False) -> list[list[str]]:
+    def commands(self, *, watch_path: str | None = None) -> list[list[str]]:
         """Return the arguments of each `ng_lm_eval` to run. `watch_path` takes precedence over that of the file."""
         shots = ["" if one.num_fewshot is None else f":{one.num_fewshot}" for one in self.benchmarks]
         common: Json = {
@@ -641,7 +641,7 @@ class BenchmarkConfig(Part):
         runs: list[Json] = [{"model": one.path, "name": one.name} for one in self.checkpoints]
         entry = self.watch if self.watch is not None and self.watch.enable else WatchEntry()
         if (path := watch_path or entry.local_dir or entry.s3_prefix) is not None:
-            watched = {"watch_path": path, "watch_pattern": entry.pattern, "once": once}
+            watched = {"watch_path": path, "watch_pattern": entry.pattern}
             runs.append({**watched, "poll_interval_s": entry.poll_interval_s})
         if not runs:
             raise OperatorError("nothing to evaluate: expected checkpoints, or watch with local_dir or s3_prefix")

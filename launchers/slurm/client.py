@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -86,10 +86,9 @@ class SlurmClient:
     def sbatch(self, arguments: Sequence[str]) -> str:
         return parse_job_id(self._run("sbatch", "--parsable", *arguments))
 
-    def queue(self, jobs: Iterable[str] | None = None) -> list[QueuedJob]:
-        """List the user's jobs, or the given ones. Jobs that SLURM no longer knows are omitted."""
-        selection = ["--me"] if jobs is None else ["--jobs", ",".join(jobs)]
-        printed = self._of_job("squeue", "--noheader", "--states=all", "--format=%i|%T|%k", *selection)
+    def queue(self) -> list[QueuedJob]:
+        """List the user's jobs. Jobs that SLURM no longer knows are omitted."""
+        printed = self._of_job("squeue", "--noheader", "--states=all", "--format=%i|%T|%k", "--me")
         lines = printed.splitlines()
         # Later lines may be the rest of a comment with line breaks, but an unreadable list must not look like no jobs.
         if lines and not _QUEUED.match(lines[0]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,7 @@ _PAUSE_S = 2.0
 _TIMEOUT_S = 10.0
 
 
-def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callable[[float], None] = time.sleep) -> str:
+def served_model(url: str, model: str, *, wait_s: float = WAIT_S) -> str:
     """Return the name under which the vLLM server at `url` serves `model`.
 
     If `model` is a folder, the server's only model may be another one, because training begins with an update of its
@@ -198,7 +197,7 @@ def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callabl
                 reason = f"no vLLM server answers at {url} ({getattr(error, 'reason', error)}): start one with "
                 remedy = "`python -m ludic.inference.vllm_server --model MODEL`, or pass --host and --port"
                 raise OperatorError(reason + remedy) from error
-            sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)
     try:
         listed: list[dict[str, Any]] = list(orjson.loads(body)["data"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:

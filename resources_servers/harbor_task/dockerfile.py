@@ -321,13 +321,13 @@ class HostImage:
         return False
 
 
-def host_image(os_release: Path = _OS_RELEASE, python: str = "/usr/bin/python3") -> HostImage:
+def host_image() -> HostImage:
     try:
-        fields = dict(_FIELD.findall(os_release.read_text()))
+        fields = dict(_FIELD.findall(_OS_RELEASE.read_text()))
     except OSError:
         fields = {}
     versions = frozenset(filter(None, (fields.get("VERSION_ID"), fields.get("VERSION_CODENAME"))))
-    found = re.search(r"python(3\.\d+)$", os.path.realpath(python))
+    found = re.search(r"python(3\.\d+)$", os.path.realpath("/usr/bin/python3"))
     return HostImage(fields.get("ID", "unknown"), versions, found[1] if found else "")
 
 

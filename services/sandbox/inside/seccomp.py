@@ -151,12 +151,12 @@ def _by_arguments(
 ) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Instruction]]]:
     """Yield system calls, each at most once, with the conditions under which they are refused."""
     # A process may lower its own limits (first argument 0), but not those of others.
-    yield PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
+    yield PRLIMIT64, _refuse_unless(_EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
     if shell == "namespaces":  # AF_VSOCK reaches the host of a virtual machine from every network namespace
         yield SOCKET, _refuse_unless_any(0, _SHELL_SOCKETS)
     else:
-        yield (SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
+        yield (SOCKETPAIR, [*_refuse_unless(_EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
     if shell == "landlock":
         # Landlock restricts TCP alone: neither the host's local sockets nor other protocols over IP.
         tcp = [*_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS), *_refuse_unless_any(2, (0, _IPPROTO_TCP))]
@@ -171,7 +171,7 @@ def _by_arguments(
         yield CLONE, _refuse_if(0, _ANY_BIT, libc.NAMESPACES)
         yield FCNTL, leases
         return
-    yield (CLONE, [*_refuse_if(0, _ANY_BIT, libc.NAMESPACES), *_refuse_unless(0, _ANY_BIT, _CLONE_THREAD)])
+    yield (CLONE, [*_refuse_if(0, _ANY_BIT, libc.NAMESPACES), *_refuse_unless(_ANY_BIT, _CLONE_THREAD)])
     # The parent-death signal must stay set, because no namespace would end the process otherwise.
     yield PRCTL, _refuse_if(0, _EQUAL, libc.PR_SET_PDEATHSIG)
     if landlock.version() < landlock.RESTRICTS_TRUNCATE:
@@ -191,9 +191,9 @@ def _refuse_if(argument: int, test: int, value: int) -> list[Instruction]:
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (test, 0, 1, value), (_RETURN, 0, 0, _REFUSE)]
 
 
-def _refuse_unless(argument: int, test: int, value: int) -> list[Instruction]:
-    """Refuse the call unless `test` holds for the lower 32 bits of the argument."""
-    return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (test, 1, 0, value), (_RETURN, 0, 0, _REFUSE)]
+def _refuse_unless(test: int, value: int) -> list[Instruction]:
+    """Refuse the call unless `test` holds for the lower 32 bits of its first argument."""
+    return [(_LOAD, 0, 0, _ARGUMENTS), (test, 1, 0, value), (_RETURN, 0, 0, _REFUSE)]
 
 
 def _refuse_unless_any(argument: int, values: tuple[int, ...]) -> list[Instruction]:
