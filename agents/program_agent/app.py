@@ -17,7 +17,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -125,54 +124,50 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
         assert isinstance(episode, ProgramEpisode)
         instruction = instruction_of(episode.conversation.start)
         await episode.begin(self.settings.time_limit_s)
+        assert self._hosted is not None
+        number, key = secrets.token_hex(16), secrets.token_urlsafe(24)
+        values = addresses(f"{self._hosted.url}/{number}", key, instruction)
+        self._endpoint.admit(number, episode.visitor(key, self.settings))
+        episode.ended.add_done_callback(lambda _: self._endpoint.dismiss(number))
         try:
             run = self._run_in_box if self.settings.in_box else self._run
-            program = await run(episode, instruction)
+            program = await run(episode, values)
         finally:
+            episode.stop()
             await episode.collect()
         return episode.outcome(program)
 
-    async def _run(self, episode: ProgramEpisode, instruction: str) -> Program:
+    async def _run(self, episode: ProgramEpisode, values: Mapping[str, str]) -> Program:
         """Run the program until it ends, the episode does, or its time is over."""
-        assert self._hosted is not None
-        number, key = secrets.token_hex(16), secrets.token_urlsafe(24)
         folder = Path(tempfile.mkdtemp(prefix="rollyard-program-"))
         try:
-            values = written(folder, f"{self._hosted.url}/{number}", key, instruction)
+            values = written(folder, values)
             if any("{mcp_file}" in part for part in (*self.settings.program, *self.settings.env.values())):
                 write_mcp_file(values)
-            command = [filled(part, values) for part in self.settings.program]
-            own = {name: filled(value, values) for name, value in self.settings.env.items()}
-            self._endpoint.admit(number, episode.visitor(key, self.settings))
+            command, own = self._filled(values)
             program = await Program.start(command, folder, {**environment(folder), **own})
             try:
                 waited = {program.ended, episode.ended}
                 await asyncio.wait(waited, timeout=self.settings.time_limit_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 episode.stop()
-                self._endpoint.dismiss(number)
                 await program.kill()
             return program
         finally:
-            self._endpoint.dismiss(number)
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _run_in_box(self, episode: ProgramEpisode, instruction: str) -> ProgramEnd:
+    async def _run_in_box(self, episode: ProgramEpisode, values: Mapping[str, str]) -> ProgramEnd:
         """Run the program in the environment's box until it ends, the episode does, or its time is over."""
         assert self._hosted is not None
-        settings = self.settings
-        number, key = secrets.token_hex(16), secrets.token_urlsafe(24)
-        url = f"{self._hosted.url}/{number}"
-        files = {"instruction_file": "/tmp/instruction.md"}
-        values = {**addresses(url, key, instruction), **files, "folder": FOLDER}
+        file = "/tmp/instruction.md"
+        command, own = self._filled({**values, "instruction_file": file, "folder": FOLDER})
         order = BoxProgram(
-            program=tuple(filled(part, values) for part in settings.program),
-            env={name: filled(value, values) for name, value in settings.env.items()},
-            files={files["instruction_file"]: instruction},
+            program=command,
+            env=own,
+            files={file: values["instruction"]},
             endpoint=self._hosted.url,
-            time_limit_s=settings.time_limit_s,
+            time_limit_s=self.settings.time_limit_s,
         )
-        self._endpoint.admit(number, replace(episode.visitor(key, settings), tools=[]))
         running = asyncio.create_task(episode.run_in_box(order))
         try:
             waited: set[asyncio.Future[Any]] = {running, episode.ended}
@@ -181,9 +176,16 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
                 await episode.end_in_box()
             return await running
         finally:
-            episode.stop()
-            self._endpoint.dismiss(number)
             running.cancel()
+
+    def _filled(self, values: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the command and its own variables."""
+
+        def filled(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+
+        settings = self.settings
+        return tuple(map(filled, settings.program)), {name: filled(value) for name, value in settings.env.items()}
 
 
 class ProgramEpisode(Episode):
@@ -223,7 +225,8 @@ class ProgramEpisode(Episode):
                 raise self._end(FinishReason.LENGTH, f"max_generated_tokens is {settings.max_generated_tokens}")
             return await self._forward(path, body)
 
-        tools = [tool for tool in items(self.conversation.params.get("tools")) if tool.get("type") == "function"]
+        given = [] if settings.in_box else items(self.conversation.params.get("tools"))
+        tools = [tool for tool in given if tool.get("type") == "function"]
         return Visitor(key, ask_within_limits, tools, self._use)
 
     async def run_in_box(self, order: BoxProgram) -> ProgramEnd:
@@ -365,16 +368,13 @@ def instruction_of(start: Sequence[ResponseItem]) -> str:
     return "\n\n".join(filter(None, (message_text(cast(Json, item)) for item in start)))
 
 
-def written(folder: Path, url: str, key: str, instruction: str) -> dict[str, str]:
+def written(folder: Path, values: Mapping[str, str]) -> dict[str, str]:
     """Write the files of an episode, and return what replaces the placeholders."""
     for name in ("work", "home", "tmp"):
         (folder / name).mkdir()
-    (folder / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
-    paths = {name: str(folder / file) for name, file in _FILES.items()}
-    return {**addresses(url, key, instruction), **paths}
-
-
-_FILES = {"folder": "work", "instruction_file": "instruction.md", "mcp_file": "mcp.json"}
+    (folder / "instruction.md").write_text(values["instruction"], encoding="utf-8", errors="replace")
+    files = {"folder": "work", "instruction_file": "instruction.md", "mcp_file": "mcp.json"}
+    return {**values, **{name: str(folder / file) for name, file in files.items()}}
 
 
 def addresses(url: str, key: str, instruction: str) -> dict[str, str]:
@@ -392,10 +392,6 @@ def write_mcp_file(values: Mapping[str, str]) -> None:
     headers = {"Authorization": f"Bearer {values['api_key']}"}
     server = {"type": "http", "url": values["mcp_url"], "headers": headers}
     Path(values["mcp_file"]).write_bytes(orjson.dumps({"mcpServers": {"environment": server}}))
-
-
-def filled(text: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
 
 def environment(folder: Path) -> dict[str, str]:

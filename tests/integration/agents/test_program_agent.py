@@ -21,6 +21,7 @@ from rollyard.agents.program_agent.app import (
     ProgramAgent,
     ProgramAgentSettings,
     ProgramEpisode,
+    addresses,
     write_mcp_file,
     written,
 )
@@ -343,7 +344,7 @@ def test_nothing_is_left_of_a_program_whose_agent_is_killed(
 
 
 async def test_a_guard_that_the_program_has_stopped_does_not_hang_the_episode(tmp_path: Path) -> None:
-    written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    written(tmp_path, addresses("http://127.0.0.1:1/abc", "key", "Do it."))
     program = await Program.start(["sh", "-c", 'kill -STOP "$PPID"; echo "$$"; exec sleep 600'], tmp_path, os.environ)
     await until(lambda: program.output, "the program runs")
     await program.kill(guard_s=0.1)
@@ -374,7 +375,7 @@ async def test_a_program_that_does_not_exist_stops_the_start() -> None:
 
 
 def test_the_file_of_mcp_servers_is_the_usual_one(tmp_path: Path) -> None:
-    values = written(tmp_path, "http://127.0.0.1:1/abc", "key", "Do it.")
+    values = written(tmp_path, addresses("http://127.0.0.1:1/abc", "key", "Do it."))
     assert not Path(values["mcp_file"]).exists()  # it contains the key
     write_mcp_file(values)
     server = {"type": "http", "url": "http://127.0.0.1:1/abc/mcp", "headers": {"Authorization": "Bearer key"}}
