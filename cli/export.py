@@ -38,10 +38,8 @@ _NUMBERS = re.compile(rb"\[\n[\s\d.,eE+-]+\]")
 class ExportOptions(Options):
     SUBJECT: ClassVar[str] = "jsonl_fpath"
 
-    jsonl_fpath: Path | None = None
+    jsonl_fpath: Path
     """The rollouts. Failed attempts are read from X_failures.jsonl beside them."""
-    rollouts_jsonl_fpath: Path | None = None
-    """NeMo Gym's name for jsonl_fpath."""
     format: Literal["atif", "nemo_gym"] = "atif"
     """ATIF v1.7, the Agent Trajectory Interchange Format; or the files of NeMo Gym 0.7's collector, which its profile,
     compare, export, health-check and run --resume read."""
@@ -61,10 +59,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Write rollouts as trajectories in ATIF, which ng_viewer, ng_reward_profile and others read, or for NeMo Gym."""
     options, _ = read_options(ExportOptions, arguments)
-    given = [path for path in (options.jsonl_fpath, options.rollouts_jsonl_fpath) if path is not None]
-    if len(given) != 1:
-        raise OperatorError(f"{len(given)} rollout files given; expected one, such as {EXAMPLE}")
-    (source,) = rollout_files(given)
+    (source,) = rollout_files([options.jsonl_fpath])
     paths = RolloutPaths(source)
     output = options.output_dir or paths.sidecar(options.format)
     if output.exists():

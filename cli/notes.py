@@ -34,8 +34,6 @@ class NotesOptions(Options):
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. Their notes are next to them, in X_notes.jsonl."""
-    rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """NeMo Gym's name for jsonl_fpath."""
     labels: list[str] = Field(default_factory=list)
     """Only rollouts with at least one of these labels; default: all rollouts with a label, a verdict or a note."""
     where: str | None = None
@@ -62,8 +60,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Count labels and verdicts, and write labelled rollouts as a data set."""
     options, _ = read_options(NotesOptions, arguments)
-    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
-    files = named_files(rollout_files(given), [])
+    files = named_files(rollout_files(options.jsonl_fpath), [])
     output = options.output_jsonl_fpath
     if output is not None:
         check_output(output, [path for _, path in files])

@@ -79,6 +79,7 @@ ALIASES = {
     "output": ("output_jsonl_fpath", "output_dir", "output_json_fpath"),
     "concurrency": ("num_samples_in_parallel",),
     "resume_from_cache": ("resume",),
+    "rollouts_jsonl_fpath": ("jsonl_fpath",),
 }
 """NeMo Gym's name of an option -> ours, of which a command has the first that it knows."""
 SHARDED = dict.fromkeys(("worker", "lease_s"), "use +shard=i/n (--help describes it)")

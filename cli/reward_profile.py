@@ -53,8 +53,6 @@ class ProfileOptions(Options):
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. The first is compared with each of the others, task by task."""
-    rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """NeMo Gym's name for jsonl_fpath."""
     output_dir: Path | None = None
     """Folder for profile.md, profile.json and profile.html; default: X_profile/ next to the first file X.jsonl."""
     report_name: str = Field(default="profile", pattern=r"^[^/]+$")
@@ -96,7 +94,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Report success, rewards, pass@k, coverage, failures, tokens and time of one or more runs."""
     options, _ = read_options(ProfileOptions, arguments)
-    files = named_files(rollout_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath]), options.names)
+    files = named_files(rollout_files(options.jsonl_fpath), options.names)
     for key in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
         if len(files) > 1 and getattr(options, key) is not None:
             raise OperatorError(

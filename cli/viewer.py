@@ -63,8 +63,6 @@ class ViewerOptions(Options):
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files, which may still be growing."""
-    rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """NeMo Gym's name for jsonl_fpath."""
     names: list[str] = Field(default_factory=list)
     """Names of the files in the viewer; default: the file names."""
     steps: list[int] = Field(default_factory=list)
@@ -117,8 +115,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, _ = read_options(ViewerOptions, arguments)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
-    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
-    file_index, series = _index(given, options)
+    file_index, series = _index(options.jsonl_fpath, options)
     replays = Replays(search_roots(Path.cwd(), options.server_roots))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
