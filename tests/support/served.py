@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from fastapi import FastAPI
 
 from rollyard.services.http.listener import bind
@@ -72,3 +73,14 @@ async def served(folder: str, make: MakeApp, tmp_path: Path, **settings: Any) ->
         sock = bind("127.0.0.1", 0)
         async with listening_to_clients(app, sock, "127.0.0.1", None), aiohttp.ClientSession() as http:
             yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", http, environment, stack, app)
+
+
+def served_once(folder: str, make: MakeApp, **settings: Any) -> Any:
+    """A fixture: `served` for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    async def found(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+        async with served(folder, make, tmp_path_factory.mktemp(folder), **settings) as running:
+            yield running
+
+    return found

@@ -5,33 +5,17 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 
-from tests.support.served import Served, openenv, openenv_of_first_task, served
+from tests.support.served import Served, openenv, openenv_of_first_task, served_once
 
-
-@pytest.fixture(scope="module")
-async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("grl_sokoban", openenv, tmp_path_factory.mktemp("sokoban"), max_steps=3) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-async def first_room(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    folder = tmp_path_factory.mktemp("first_room")
-    async with served("grl_sokoban", openenv_of_first_task, folder, max_steps=3) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("gsm8k", openenv, tmp_path_factory.mktemp("gsm8k")) as found:
-        yield found
+sokoban = served_once("grl_sokoban", openenv, max_steps=3)
+first_room = served_once("grl_sokoban", openenv_of_first_task, max_steps=3)
+gsm8k = served_once("gsm8k", openenv)
 
 
 async def test_openenv_validate_passes(sokoban: Served) -> None:

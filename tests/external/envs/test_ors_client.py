@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from openreward.api.environments.client import AsyncEnvironmentsAPI
 from openreward.api.errors import ToolCallError
 
-from tests.support.served import Served, ors, served
+from tests.support.served import Served, ors, served_once
 
-
-@pytest.fixture(scope="module")
-async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("grl_sokoban", ors, tmp_path_factory.mktemp("sokoban"), max_steps=3) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("gsm8k", ors, tmp_path_factory.mktemp("gsm8k")) as found:
-        yield found
+sokoban = served_once("grl_sokoban", ors, max_steps=3)
+gsm8k = served_once("gsm8k", ors)
 
 
 @pytest.mark.smoke

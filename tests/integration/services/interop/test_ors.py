@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.support.served import Served, ors, served
+from tests.support.served import Served, ors, served, served_once
 
-
-@pytest.fixture(scope="module")
-async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("grl_sokoban", ors, tmp_path_factory.mktemp("sokoban"), max_steps=2) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served("gsm8k", ors, tmp_path_factory.mktemp("gsm8k")) as found:
-        yield found
+sokoban = served_once("grl_sokoban", ors, max_steps=2)
+gsm8k = served_once("gsm8k", ors)
 
 
 async def events(found: Served, path: str, body: Any, session_id: str = "s") -> list[tuple[str, str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +19,8 @@ from rollyard.records.errors import OperatorError
 from rollyard.services.http.otel import Telemetry
 from rollyard.services.http.request import HttpResponse, RawRequest, SentHeaders
 from rollyard.services.http.telemetry import open_telemetry
-from rollyard.services.http.transport import HttpTransport, LocalTransport
-from tests.support.otlp import otlp_receiver
+from rollyard.services.http.transport import HttpTransport, LocalTransport, Transport
+from tests.support.otlp import Received, otlp_receiver
 from tests.support.waiting import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -86,20 +87,27 @@ def test_without_the_extra_telemetry_is_refused_with_the_variable_and_the_comman
         open_telemetry({ENDPOINT: "http://127.0.0.1:4318"}, "agent")
 
 
-async def test_a_caller_s_trace_goes_on_through_the_server_to_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Mapping[str, str]] = []
+@contextlib.asynccontextmanager
+async def traced(url: str, calls: list[Mapping[str, str]]) -> AsyncIterator[tuple[Telemetry, Transport, Received]]:
+    """Traces, a transport that makes them, and what receives them; `calls` gets the headers of what `url` is sent."""
 
     async def answer(path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
         calls.append(headers)
         return HttpResponse(200, {}, b"{}")
 
-    with otlp_receiver() as received:
-        monkeypatch.setenv(ENDPOINT, received.url)
+    with otlp_receiver() as received, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENDPOINT, received.url)
         telemetry = open_telemetry({"OTEL_TRACES_EXPORTER": "otlp"}, "agent")
         assert telemetry is not None
         local = LocalTransport(HttpTransport())
-        local.mount("http://environment:1", answer, answer)  # type: ignore[arg-type]
-        transport = telemetry.transport(local)
+        local.mount(url, answer, answer)  # type: ignore[arg-type]
+        yield telemetry, telemetry.transport(local), received
+        await local.close()
+
+
+async def test_a_caller_s_trace_goes_on_through_the_server_to_what_it_calls() -> None:
+    calls: list[Mapping[str, str]] = []
+    async with traced("http://environment:1", calls) as (telemetry, transport, received):
 
         async def handle(call: RawRequest) -> bytes:
             await transport.send("POST", "http://environment:1/move", b"{}", SentHeaders(), 5.0)
@@ -112,26 +120,15 @@ async def test_a_caller_s_trace_goes_on_through_the_server_to_what_it_calls(monk
     assert (server.name, server.trace, server.parent) == ("POST /run", trace, parent)
     assert (client.name, client.trace, client.parent) == ("execute_tool move", trace, server.span)
     assert calls[0]["traceparent"] == f"00-{trace}-{client.span}-01"
-    await local.close()
 
 
-async def test_the_address_in_a_span_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
-        return HttpResponse(200, {}, b"{}")
-
-    with otlp_receiver() as received:
-        monkeypatch.setenv(ENDPOINT, received.url)
-        telemetry = open_telemetry({"OTEL_TRACES_EXPORTER": "otlp"}, "agent")
-        assert telemetry is not None
-        local = LocalTransport(HttpTransport())
-        local.mount("http://user:secret@environment:1", answer, answer)  # type: ignore[arg-type]
+async def test_the_address_in_a_span_has_no_password() -> None:
+    async with traced("http://user:secret@environment:1", []) as (telemetry, transport, received):
         sent = SentHeaders({EPISODE_ID_HEADER: "1" * 32})
-        transport = telemetry.transport(local)
         await transport.send("POST", "http://user:secret@environment:1/verify", b"{}", sent, 5.0)
         await telemetry.close()
     [span] = received.spans
     assert span.attributes["url.full"] == "http://environment:1/verify"
-    await local.close()
 
 
 async def test_metrics_that_cannot_be_read_once_are_exported_the_next_time() -> None:
