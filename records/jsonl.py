@@ -251,15 +251,16 @@ def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
+def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True, mode: int = 0o666) -> None:
     """Replace `path` atomically: readers see either the old or the new content.
 
-    `synced`: make the new content survive a power failure. Raises RunError if the file cannot be written. An exception
-    raised by the iterable propagates, and the old content stays in place.
+    `synced`: make the new content survive a power failure; `mode`: its permissions, less those that the umask takes.
+    Raises RunError if the file cannot be written. An exception raised by the iterable propagates, and the old content
+    stays in place.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             for piece in (data,) if isinstance(data, bytes) else data:
                 file.write(piece)
             if synced:

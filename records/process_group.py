@@ -116,7 +116,7 @@ def _reap_orphans(command: int) -> None:
 def kill_descendants() -> None:
     """Kill every descendant and wait until none is left."""
     started = time.monotonic()
-    while left := [pid for pid in _descendants(os.getpid()) if _is_alive(pid)]:
+    while left := [pid for pid in _descendants(os.getpid()) if start_ticks(pid)]:
         waited = time.monotonic() - started
         if waited > KILL_TIMEOUT_S:
             return
@@ -145,11 +145,13 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _is_alive(pid: int) -> bool:
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot; 0 if it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def _is_tracker(pid: int) -> bool:

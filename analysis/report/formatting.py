@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlencode
 
+from rollyard.analysis.charts import svg
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile_records import Coverage
 from rollyard.records.terminal import pluralize
@@ -52,14 +53,8 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration: `4.1 ms`, `3.24 s`, `12 min`, `4.2 h`."""
-    if value is None:
-        return NOTHING
-    if value < 1:
-        return f"{number(1000 * value)} ms"
-    if value < 600:
-        return f"{number(value)} s"
-    return f"{value / 60:.0f} min" if value < 36_000 else f"{value / 3600:,.1f} h"
+    """Format a duration as in the charts: `4.1 ms`, `3.24 s`, `4 min 34 s`, `2 h 5 min`."""
+    return NOTHING if value is None else svg.seconds(value)
 
 
 def share(part: int | None, total: int) -> str:

@@ -36,7 +36,7 @@ from rollyard.launchers.conversion.source import (
     resolve,
 )
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.locked_files import sync_folder, write_synced
+from rollyard.records.locked_files import sync_folder, sync_tree, write_synced
 from rollyard.records.optional import load
 from rollyard.records.types import Record
 
@@ -322,14 +322,11 @@ def read_manifest(folder: Path) -> ConversionManifest | None:
 
 
 def _sync_files(folder: Path) -> dict[str, ConvertedFile]:
-    files = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-        files[str(file.relative_to(folder))] = ConvertedFile(size=file.stat().st_size, sha256=digest_of(file))
-    for subfolder in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        sync_folder(subfolder)
-    return files
+    sync_tree(folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(file.relative_to(folder)): ConvertedFile(size=file.stat().st_size, sha256=digest_of(file)) for file in files
+    }
 
 
 def damage(folder: Path, manifest: ConversionManifest) -> str:

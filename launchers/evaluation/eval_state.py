@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.jsonl import replace
+from rollyard.records.process_group import start_ticks
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
@@ -150,15 +151,6 @@ def read_state(path: Path) -> EvalState | None:
 
 def is_alive(state: EvalState) -> bool:
     return state.host == socket.gethostname() and start_ticks(state.pid) == state.started_ticks != 0
-
-
-def start_ticks(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 _LOCKED = (errno.EAGAIN, errno.EACCES)

@@ -7,7 +7,6 @@ job.json by the runner, because `sbatch --export` splits values at commas.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -184,16 +183,9 @@ def write_job(spec: JobSpec, chain: str) -> None:
     folder = spec.folder
     try:
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
-        job = folder / JOB_FILE
-        temporary = folder / f".{JOB_FILE}.{os.getpid()}.private"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(ChainJob(chain=chain, spec=spec).model_dump_json(indent=2).encode() + b"\n")
-            file.flush()
-            os.fsync(fd)
-        temporary.replace(job)
     except OSError as error:
         raise RunError(f"cannot write {folder / JOB_FILE}: {error.strerror}") from error
+    replace(folder / JOB_FILE, ChainJob(chain=chain, spec=spec).model_dump_json(indent=2).encode() + b"\n", mode=0o600)
     replace(folder / SCRIPT, script(folder).encode())
 
 

@@ -23,10 +23,10 @@ from rollyard.launchers.evaluation.eval_state import (
     locked,
     new_state,
     read_state,
-    start_ticks,
     write_state,
 )
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.process_group import start_ticks
 from rollyard.records.rollout_keys import Shard
 from tests.support.waiting import deadline_s, until
 
