@@ -20,6 +20,7 @@ from rollyard.responses_api_models.upstream.response_parsing import json_object,
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream, _forwarded
 from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.request import HttpResponse, RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Transport
 from rollyard.services.server.app import Server
@@ -166,7 +167,10 @@ async def test_who_asked_for_a_long_pause_is_named_and_callers_are_asked_for_60_
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
-async def test_an_endpoint_that_refuses_what_another_accepts_is_avoided(status: int) -> None:
+async def test_an_endpoint_that_refuses_what_another_accepts_is_avoided(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COOL_DOWNS", Backoff(first_pause_s=deadline_s(), longest_pause_s=deadline_s()))
     async with engine(Step(b"", status)) as bad, engine() as good, http_transport() as transport:
         upstream = make_upstream(transport, [bad.url, good.url])
         for _ in range(20):
@@ -383,6 +387,13 @@ def test_an_endpoint_that_serves_another_model_than_the_others_is_detected(
     pool = Replicas([ONE, TWO, THREE])
     endpoints = itertools.cycle(endpoint_of(pool, url) for url in (ONE, TWO, THREE))
     assert [pool.answers_as(next(endpoints), name, "m") for name in reported] == accepted
+
+
+async def test_a_response_of_another_model_is_replaced_by_one_of_another_endpoint() -> None:
+    async with engine({**COMPLETION, "model": "another"}) as bad, engine() as good, http_transport() as transport:
+        upstream = make_upstream(transport, [bad.url, good.url])
+        assert [await upstream.post("/x", b"{}", json_object) for _ in range(5)] == [COMPLETION] * 5
+    assert bad.requests
 
 
 async def test_metrics_report_in_flight_calls_and_failures_of_each_engine_without_passwords() -> None:
