@@ -103,9 +103,9 @@ class Upstream:
     def __repr__(self) -> str:
         return f"Upstream({self.replicas.urls})"
 
-    async def post(
+    def post(
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
-    ) -> T:
+    ) -> Awaitable[T]:
         """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
         the call is retried.
 
@@ -133,7 +133,7 @@ class Upstream:
             request_context.record_response(answer)
             return value
 
-        return await self._retried(path, request_context, once)
+        return self._retried(path, request_context, once)
 
     async def stream(
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
