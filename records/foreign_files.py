@@ -68,7 +68,7 @@ def _entries(path: Path) -> Iterator[_Entry] | None:
     if path.suffix == ".eval":
         return _of_inspect(path)
     first = _first_value(path)
-    if path.suffix == ".json" and (first is None or _is_trajectory(first)):
+    if path.suffix == ".json" and (not isinstance(first, dict) or _is_trajectory(first) or "steps" in first):
         return _of_files(path.parent, [path])
     return _of_lines(path) if _is_trajectory(first) else None
 
