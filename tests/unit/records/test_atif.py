@@ -118,9 +118,7 @@ def test_an_image_that_is_gone_stays_a_path() -> None:
     assert next(iter(export.images)) in str(params["input"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "raw"), [("an invalid call", "{x"), ("a number beyond those of JSON", '{"x":1e400}')]
-)
+@pytest.mark.parametrize(("kind", "raw"), [("an invalid call", "{x"), ("a number beyond those of JSON", '{"x":1e400}')])
 def test_arguments_that_are_no_object_are_shown_as_they_were_written(kind: str, raw: str) -> None:
     assert steps(KINDS[kind])[1]["tool_calls"][0]["arguments"] == {"raw": raw}
 

@@ -12,6 +12,7 @@ from rollyard.cli import export
 from rollyard.records import foreign_files
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE, rollout_file
+from rollyard.records.inspect_log import reward_fields
 from rollyard.records.optional import is_installed
 from rollyard.records.rewards import mask_of
 from rollyard.records.rollout_file import Rollouts
@@ -276,3 +277,25 @@ def test_a_log_of_inspect_needs_its_extra(tmp_path: Path) -> None:
     (tmp_path / "log.eval").write_bytes(b"PK\x03\x04")
     with pytest.raises(OperatorError, match=r"inspect_ai.*rollyard\[inspect\]"):
         rollout_file(tmp_path / "log.eval")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("C", {"reward": 1.0, "success": True}),
+        ("P", {"reward": 0.5, "success": False}),
+        ("N", {"reward": 0.0, "success": False}),
+        ("Yes", {"reward": 1.0, "success": True}),
+        (True, {"reward": 1.0, "success": True}),
+        ("0.5", {"reward": 0.5}),
+        (2, {"reward": 2.0}),
+        ([1, 0], {"reward": 0.5}),
+        ({"a": "C", "b": 0, "why": "a text", "c": None}, {"reward": 0.5}),
+        ("nearly right", {}),
+        ("nan", {}),
+        ({"a": float("nan"), "b": 1}, {}),
+        ([], {}),
+    ],
+)
+def test_a_score_of_inspect_is_a_reward_only_if_it_is_a_number_or_a_grade(value: Any, expected: Json) -> None:
+    assert reward_fields(value) == expected
