@@ -565,7 +565,7 @@ def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
             if found[-1] == path:
                 raise OperatorError(
                     f"the folder {str(path)!r} has no {file.name} and no trajectory in ATIF; expected an evaluation's "
-                    "folder, a rollout file, trajectories, or a log of inspect_ai (.eval)"
+                    "folder, a rollout file, trajectories, or a log of inspect_ai"
                 )
         else:
             found.append(rollout_file(path))

@@ -241,7 +241,7 @@ def dump(trajectory: Trajectory) -> Json:
 def _problems(error: ValidationError, most: int = 5) -> Iterator[str]:
     found = error.errors(include_url=False)
     for each in found[:most]:
-        place = ".".join(str(key) for key in each["loc"] if key not in ("str", "list[ContentPart]"))
+        place = ".".join(str(key) for key in each["loc"] if not str(key).startswith(("str", "list[")))
         value = each.get("input")
         shown = "" if isinstance(value, dict | list) or each["type"] == "missing" else f", found {value!r:.60}"
         message = each["msg"].removeprefix("Value error, ")
@@ -457,15 +457,11 @@ def _call(item: Json, number: int) -> Json:
 def _arguments(text: str) -> Json:
     """Return the arguments of a call. A text that is no JSON object, a mistake of the model, is the argument `raw`."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
-        json.dumps(found, ensure_ascii=False).encode()
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return {"raw": text}
     return found if isinstance(found, dict) else {"raw": text}
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
 
 
 def _result(item: Json, known: set[str], images: dict[str, bytes]) -> Json:

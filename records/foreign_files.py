@@ -9,6 +9,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,13 +34,15 @@ _MAX_IMAGE_BYTES = 32 << 20
 _MAX_BYTES_OF_IMAGES = 256 << 20
 """Of a document, each time that it shows one. The row keeps the path of any further image."""
 _ENDING = ".rollouts.jsonl"
+_INSPECT_LOG = re.compile(rb'\s*{\s*"version":\s*\d+,\s*"status":\s*"\w+",[^{[]*"eval":\s*{')
 _INVALID = "invalid_reward"
 """Failure kind of a trial whose reward does not count, without an exception."""
 
 
 def rollout_file(path: Path) -> Path:
-    """Return the file itself, or a rollout file made of it if it is of another program: an inspect_ai log (`.eval`), a
-    trajectory in ATIF (`.json`), JSON Lines of trajectories, or a folder of them, also Harbor's of a job or trial.
+    """Return the file itself, or a rollout file made of it if it is of another program: a log of inspect_ai (`.eval` or
+    `.json`), a trajectory in ATIF (`.json`), JSON Lines of trajectories, or a folder of them, also Harbor's of a job or
+    trial.
 
     Raises RunError if the file is malformed, with the place and what was expected, and OperatorError if the rollouts
     cannot be written.
@@ -68,8 +71,8 @@ def _entries(path: Path) -> Iterator[_Entry] | None:
     if path.suffix == ".eval":
         return _of_inspect(path)
     first = _first_value(path)
-    if path.suffix == ".json" and (first is None or _is_trajectory(first)):
-        return _of_files(path.parent, [path])
+    if path.suffix == ".json" and not {"reward", "response"} & mapping(first).keys():
+        return _of_inspect(path) if _is_inspect_log(path) else _of_files(path.parent, [path])
     return _of_lines(path) if _is_trajectory(first) else None
 
 
@@ -86,6 +89,13 @@ def _first_value(path: Path) -> Any:
 def _is_trajectory(value: Any) -> bool:
     """Return whether a JSON value claims to be a trajectory in ATIF, whether valid or not."""
     return text_of(mapping(value).get("schema_version")).startswith("ATIF-")
+
+
+def _is_inspect_log(path: Path) -> bool:
+    """Return whether a JSON file is a log of inspect_ai. Its samples may be large; the keys before them are not."""
+    with suppress(OSError), path.open("rb") as file:
+        return _INSPECT_LOG.match(file.read(1000)) is not None
+    return False
 
 
 def _documents(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Rollout rows of the samples of an inspect_ai log (`.eval`), which inspect_ai itself reads."""
+"""Rollout rows of the samples of an inspect_ai log (`.eval` or `.json`), which inspect_ai itself reads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from rollyard.records.types import Json
 def inspect_samples(path: Path) -> Iterator[tuple[Json, str | None]]:
     """Yield each sample of the log as a rollout row, with the message of the error that ended it, if one did.
 
-    The reward is the first scorer's; the mean, if it has several numbers. Raises RunError if the log cannot be read,
-    and OperatorError if inspect_ai is not installed.
+    The reward is the first scorer's; the mean, if it has several numbers; none, if it has only text. Raises RunError if
+    the log cannot be read, and OperatorError if inspect_ai is not installed.
     """
     package = load("inspect_ai.log", "inspect", f"{path.name}, a log of inspect_ai,")
-    to_float = load("inspect_ai.scorer", "inspect", "a score").value_to_float()
     try:
         header = package.read_eval_log(str(path), header_only=True)
         tasks: dict[str, int] = {}
         # Whole attachments: images and long texts are elsewhere in the file.
         for sample in package.read_eval_log_samples(str(path), all_samples_required=False, resolve_attachments=True):
             task = tasks.setdefault(str(sample.id), len(tasks))
-            row = _row(sample, header.eval, to_float)
+            row = _row(sample, header.eval)
             yield {**row, "_ng_task_index": task, "_ng_rollout_index": sample.epoch - 1}, _error(sample)
     except Exception as error:  # inspect_ai raises errors of many packages
         raise RunError(
@@ -40,7 +39,7 @@ def _error(sample: Any) -> str | None:
     return None if sample.error is None else str(sample.error.message)
 
 
-def _row(sample: Any, header: Any, to_float: Any) -> Json:
+def _row(sample: Any, header: Any) -> Json:
     calls = [event for event in sample.events if event.event == "model" and event.role is None]
     log_probs = {
         choice.message.id: choice.logprobs.model_dump()["content"]
@@ -77,24 +76,51 @@ def _row(sample: Any, header: Any, to_float: Any) -> Json:
     if sample.limit is not None:
         row |= {"finish_reason": f"{sample.limit.type}_limit", "truncated": True}
     kept = {key: value for key, value in row.items() if value not in (None, {}, [])}
-    return kept | _verdict(sample.scores or {}, to_float)
+    return kept | _verdict(sample.scores or {})
 
 
-def _verdict(scores: Mapping[str, Any], to_float: Any) -> Json:
+def _verdict(scores: Mapping[str, Any]) -> Json:
     known = {name: score for name, score in scores.items() if score is not None}
     if not known:
         return {}
     score = next(iter(known.values()))
-    value = score.value
-    values = list(value.values()) if isinstance(value, Mapping) else [value]
-    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else values
-    numbers = [to_float(each) for each in values]
-    found: Json = {"scores": {name: score_fields(each) for name, each in known.items()}}
-    if numbers and all(map(math.isfinite, numbers)):
-        found["reward"] = sum(numbers) / len(numbers)
-        if value in ("C", "I") or isinstance(value, bool):
-            found["success"] = found["reward"] == 1.0
+    found: Json = {"scores": {name: score_fields(each) for name, each in known.items()}} | reward_fields(score.value)
     return found if score.answer is None else {**found, "extracted_answer": score.answer}
+
+
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+"""inspect_ai's `value_to_float` has the same, but makes 0 of any other text."""
+
+
+def reward_fields(value: Any) -> Json:
+    """Return the reward of a score's value, the mean of its numbers, and `success` if it is a grade. Empty if it has no
+    number, or one that is not finite.
+    """
+    if isinstance(value, Mapping):
+        values = list(value.values())
+    else:
+        values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    numbers = [number for each in values if (number := _number(each)) is not None]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        return {}
+    reward = sum(numbers) / len(numbers)
+    is_grade = isinstance(value, bool) or (isinstance(value, str) and _grade(value) is not None)
+    return {"reward": reward, "success": reward == 1.0} if is_grade else {"reward": reward}
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, str):
+        return float(value) if isinstance(value, int | float) else None
+    if (grade := _grade(value)) is not None:
+        return grade
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _grade(text: str) -> float | None:
+    return _GRADES.get(text, _GRADES.get(text.lower()))
 
 
 def score_fields(score: Any) -> Json:

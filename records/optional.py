@@ -23,7 +23,7 @@ EXTRAS = {
     "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
     "zstd": Extra(("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "rows in .zst files"),
     "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
-    "inspect": Extra(("inspect_ai",), "the environment inspect_task; logs of inspect_ai (.eval)"),
+    "inspect": Extra(("inspect_ai",), "the environment inspect_task; logs of inspect_ai"),
     "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
     "wandb": Extra(("wandb",), "ng_track --to wandb"),
     "mlflow": Extra(("mlflow",), "ng_track --to mlflow"),

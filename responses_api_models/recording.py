@@ -28,6 +28,7 @@ from rollyard.responses_api_models.conversion import (
     check_depth,
     check_responses_request,
     response_to_chat,
+    unconvertible,
 )
 from rollyard.responses_api_models.upstream.sse import chat_chunks
 from rollyard.services.http.client import EPISODE_HEADER
@@ -50,6 +51,7 @@ from rollyard.services.responses.response_validity import (
     read_name,
     sendable_arguments,
     sendable_name,
+    why_unreadable,
 )
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 
@@ -246,6 +248,7 @@ class Recording:
         self._usages: list[Json] = []
 
     def begin(self, request: Json) -> Turn:
+        """Raises Failure bad_request if no verifier could read an item. Some engines would accept it."""
         sent = {key: value for key, value in request.items() if key not in ("model", "stream", "stream_options")}
         given = sent.get("input")
         given = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
@@ -262,6 +265,8 @@ class Recording:
                 end, last = index, len(written) - 1
             if item is not None:
                 digest.add(item)
+        if why := next((why for item in given[end:] if (why := why_unreadable(item))), ""):
+            raise unconvertible("input", f"it {why}")
         added = orjson.dumps(given[end:])  # now, because the model server may change what it gets
         written += given[end:]
         if before is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
-import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,7 +19,7 @@ import orjson
 from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
-from rollyard.records.inspect_log import score_fields, tool_text
+from rollyard.records.inspect_log import reward_fields, score_fields, tool_text
 from rollyard.records.optional import require
 from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json, ServerRef
@@ -551,41 +550,32 @@ class InspectTask(EpisodeTools[InspectSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         await self._solver.finish(response.text)
-        loaded = self.shared
-        scores = {name: await self._solver.score(scorer) for name, scorer in loaded.task.scorers.items()}
-        to_float = loaded.package.scorer.value_to_float()
-        return verdict_of(scores, self.settings, to_float, finished=self._solver.finished)
+        scorers = self.shared.task.scorers
+        scores = {name: await self._solver.score(scorer) for name, scorer in scorers.items()}
+        return verdict_of(scores, self.settings, finished=self._solver.finished)
 
     async def close(self) -> None:
         await self._solver.close()
 
 
-def verdict_of(
-    scores: Mapping[str, Any], settings: InspectSettings, to_float: Callable[[Any], float], *, finished: bool
-) -> Verdict:
+def verdict_of(scores: Mapping[str, Any], settings: InspectSettings, *, finished: bool) -> Verdict:
     """Return the verdict. Raises Failure if the scorer that gives the reward could not score the episode."""
     name = settings.scorer or next(iter(scores))
     score = scores[name]
     if score is None:
         raise Failure(FailureKind.MALFORMED_ANSWER, f"the scorer {name} gave no score (None), which is not a reward")
     value, key = score.value, settings.score_key
-    if isinstance(value, Mapping):
-        if key is not None and key not in value:
+    if isinstance(value, Mapping) and key is not None:
+        if key not in value:
             found = ", ".join(map(str, value)) or "none"
             raise Failure(FailureKind.BAD_TASK, f"the score of {name} has no key {key!r} (score_key); found {found}")
-        values = list(value.values()) if key is None else [value[key]]
-    else:
-        values = list(value) if isinstance(value, list | tuple) else [value]
-    numbers = [to_float(each) for each in values]
-    if not numbers or not all(map(math.isfinite, numbers)):
-        detail = f"the scorer {name} gave no score ({value!r:.100}), which is not a reward"
+        value = [value[key]]
+    if not (verdict := reward_fields(value)):
+        detail = f"the scorer {name} gave no score ({score.value!r:.100}), which is not a reward"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail)
-    reward = sum(numbers) / len(numbers)
     more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
-    if value in ("C", "I") or isinstance(value, bool):
-        more["success"] = reward == 1.0
     recorded = {each: score_fields(one) for each, one in scores.items() if one is not None}
-    return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
+    return Verdict(**verdict, scores=recorded, solver_finished=finished, **more)
 
 
 server = serve(InspectTask)

@@ -30,6 +30,9 @@ def open_telemetry(environ: Mapping[str, str], server: str) -> Telemetry | None:
         name, protocol = _otlp(environ, signal, "PROTOCOL")
         if protocol not in ("", PROTOCOL):
             raise OperatorError(f"{name} is {protocol!r}; expected {PROTOCOL} (port 4318, not 4317)")
+        name, endpoint = _otlp(environ, signal, "ENDPOINT")
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise OperatorError(f"{name} is {endpoint!r}; expected a URL, such as http://127.0.0.1:4318")
         name, timeout_s = _otlp(environ, signal, "TIMEOUT")
         try:
             is_valid = float(timeout_s or 1) > 0

@@ -285,23 +285,23 @@ def _why_not_graded(response: Any) -> str:
         tokens = mapping(response.get("usage")).get("output_tokens")
         is_turn = (isinstance(tokens, int) and tokens > 0) or reason == _WITHHELD
         return "" if is_turn else "is incomplete and has no output"
-    if unreadable := next((why for item in output if (why := _why_unreadable(item))), ""):
+    if unreadable := next((why for item in output if (why := why_unreadable(item))), ""):
         return unreadable
     if status is None and any(item.get("status") == "in_progress" for item in output):
         return "has an item that is still in progress"
     return ""
 
 
-def _why_unreadable(item: Any) -> str:
-    """Return why an item of the output, which may hold the model's answer, cannot be read; empty if it can."""
+def why_unreadable(item: Any) -> str:
+    """Return why an item of a conversation, which may hold the model's answer, cannot be read; empty if it can."""
     if not isinstance(item, dict) or not item:
-        return f"has an output item that is {'empty' if item == {} else json_kind(item)}"
+        return f"has an item that is {'empty' if item == {} else json_kind(item)}"
     kind = item.get("type")
     if not isinstance(kind, str | None):
-        return f"has an output item whose type is {json_kind(kind)}"
+        return f"has an item whose type is {json_kind(kind)}"
     if not _is_message(item):
         odd = kind != "reasoning" and not _CALLS.search(kind or "") and item.keys() & _MESSAGE_PARTS
-        return f"has an output item of the type {kind!r:.100} with {'`, `'.join(sorted(odd)).join('``')}" if odd else ""
+        return f"has an item of the type {kind!r:.100} with {'`, `'.join(sorted(odd)).join('``')}" if odd else ""
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str | None) or role not in _ROLES:
         return f"has a message with the role {str(role)[:100]!r}"

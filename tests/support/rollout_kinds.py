@@ -59,6 +59,7 @@ KINDS: dict[str, Json] = {
     "an invalid call": rollout(call("a", "{x"), result("a", "expected JSON"), answer("3")),
     "arguments that are a list": rollout(call("a", "[1]"), result("a")),
     "no JSON number": rollout(call("a", '{"x":NaN}'), result("a")),
+    "a number beyond those of JSON": rollout(call("a", '{"x":1e400}'), result("a")),
     "a result without its call": rollout(result("z"), answer("3")),
     "a result of an earlier call": rollout(call("a"), USER, result("a"), answer("3")),
     "turns of an environment": rollout(answer("up"), {"role": "user", "content": "ouch"}, answer("down")),

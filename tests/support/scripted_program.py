@@ -107,7 +107,12 @@ def malformed() -> None:
     bodies: list[tuple[str, Any]] = [
         *(("/mcp", message) for message in messages),
         *(("/v1/embeddings", {}), ("/v1/chat/completions", []), ("/v1/messages", {"messages": 1})),
-        *(("/v1/responses", {"input": [1, None, {"role": "assistant"}], "tools": 3}), ("/recorded/close", {})),
+        ("/v1/responses", {"input": [1, None, {"role": "assistant"}], "tools": 3}),
+        *(
+            ("/v1/responses", {"input": [user("One."), None]}),
+            ("/v1/responses", {"input": [{"role": "alien", "content": ""}]}),
+            ("/recorded/close", {}),
+        ),
     ]
     for path, body in bodies:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import inspect_ai
 import pytest
@@ -59,6 +59,14 @@ def parts() -> Scorer:
     return score
 
 
+@scorer(metrics=[mean()])  # type: ignore[untyped-decorator, unused-ignore]
+def comment() -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value="nearly right")
+
+    return score
+
+
 def call(x: int) -> ModelOutput:
     return ModelOutput.for_tool_call("mockllm/model", "add", {"x": x, "y": 2})
 
@@ -68,7 +76,12 @@ def said(*content: Any) -> ModelOutput:
 
 
 async def log(
-    folder: Path, samples: list[Sample], outputs: list[ModelOutput], scoring: Any = None, epochs: int = 1
+    folder: Path,
+    samples: list[Sample],
+    outputs: list[ModelOutput],
+    scoring: Any = None,
+    epochs: int = 1,
+    log_format: Literal["eval", "json"] = "eval",
 ) -> Path:
     solver: list[Solver] = [system_message("Be brief."), use_tools(add()), generate()]
     task = inspect_ai.Task(dataset=samples, solver=solver, scorer=scoring or includes(), name="sums")
@@ -78,6 +91,7 @@ async def log(
         task,
         model=get_model("mockllm/model", custom_outputs=outputs),
         log_dir=str(folder),
+        log_format=log_format,
         epochs=epochs,
         max_samples=1,
         fail_on_error=False,
@@ -130,6 +144,22 @@ async def test_a_score_of_several_numbers_is_their_mean(tmp_path: Path) -> None:
     (row,) = rows(rollout_file(path))
     assert (row["reward"], "success" in row) == (0.75, False)
     assert row["scores"]["parts"] == {"value": {"form": 1.0, "content": 0.5}, "answer": "3", "explanation": "half"}
+
+
+async def test_a_score_that_is_a_text_is_no_reward(tmp_path: Path) -> None:
+    path = await log(tmp_path, [Sample(input="?", target="3")], [said(ContentText(text="3"))], comment())
+    (row,) = rows(rollout_file(path))
+    assert "reward" not in row
+    assert row["scores"]["comment"] == {"value": "nearly right"}
+
+
+async def test_a_log_in_json_is_the_same_rollouts(tmp_path: Path) -> None:
+    samples, outputs = [Sample(input="?", target="3", id="a")], [said(ContentText(text="3"))]
+    (row,) = rows(rollout_file(await log(tmp_path, samples, outputs)))
+    (same,) = rows(rollout_file(await log(tmp_path, samples, outputs, log_format="json")))
+    for each in (row, same):
+        each.pop("timings"), each.pop("_ng_source")
+    assert same == row
 
 
 async def test_images_and_log_probabilities_are_kept(tmp_path: Path) -> None:

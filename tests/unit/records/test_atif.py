@@ -118,8 +118,9 @@ def test_an_image_that_is_gone_stays_a_path() -> None:
     assert next(iter(export.images)) in str(params["input"])
 
 
-def test_arguments_that_are_no_object_are_shown_as_they_were_written() -> None:
-    assert steps(KINDS["an invalid call"])[1]["tool_calls"][0]["arguments"] == {"raw": "{x"}
+@pytest.mark.parametrize(("kind", "raw"), [("an invalid call", "{x"), ("a number beyond those of JSON", '{"x":1e400}')])
+def test_arguments_that_are_no_object_are_shown_as_they_were_written(kind: str, raw: str) -> None:
+    assert steps(KINDS[kind])[1]["tool_calls"][0]["arguments"] == {"raw": raw}
 
 
 @pytest.mark.parametrize("failure", [FAILURE, {**FAILURE, "partial": PARTIAL}], ids=["alone", "with its conversation"])
@@ -234,6 +235,7 @@ def changed(path: str, value: Any) -> Json:
         (changed("/steps", []), "steps", "at least 1"),
         (changed("/steps/1/step_id", 3), "steps.1", "expected 2"),
         (changed("/steps/1/source", "assistant"), "steps.1.source", "'agent'"),
+        ({**FOREIGN, "steps": [{"step_id": 1, "source": "user", "message": 1}]}, "^steps.0.message: ", "found 1"),
         (changed("/steps/0/timestamp", "today"), "steps.0", "isoformat"),
         (changed("/steps/2/tool_calls/0/arguments", "{}"), "steps.2.tool_calls.0.arguments", "dictionary, found '{}'"),
         (changed("/steps/2/observation/results/0/source_call_id", "d"), "steps.2", "'d'"),

@@ -12,6 +12,7 @@ from rollyard.cli import export
 from rollyard.records import foreign_files
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.foreign_files import SOURCE, rollout_file
+from rollyard.records.inspect_log import reward_fields
 from rollyard.records.optional import is_installed
 from rollyard.records.rewards import mask_of
 from rollyard.records.rollout_file import Rollouts
@@ -201,7 +202,9 @@ def test_a_file_beside_which_nothing_can_be_written_is_named(tmp_path: Path) -> 
         (b'{"schema_version": "ATIF-v1.7",', "is not JSON"),
         (b"", "is not JSON"),
         (b"[\n1]", "found a list, expected an object whose schema_version begins with ATIF-v1"),
+        (b"[1]", "found a list, expected an object"),
         (b'{\n"steps": []}', "found keys 'steps', expected an object"),
+        (b'{"steps": []}', "found keys 'steps', expected an object"),
         (b'{"schema_version": "ATIF-v9"}', "agent: field required"),
         (orjson.dumps(trajectory(schema_version="ATIF-v2.0")), "expected ATIF-v1.0 to ATIF-v1.8"),
         (orjson.dumps(trajectory(steps=[{"step_id": 1, "source": "user"}])), "steps.0.message: field required"),
@@ -274,3 +277,25 @@ def test_a_log_of_inspect_needs_its_extra(tmp_path: Path) -> None:
     (tmp_path / "log.eval").write_bytes(b"PK\x03\x04")
     with pytest.raises(OperatorError, match=r"inspect_ai.*rollyard\[inspect\]"):
         rollout_file(tmp_path / "log.eval")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("C", {"reward": 1.0, "success": True}),
+        ("P", {"reward": 0.5, "success": False}),
+        ("N", {"reward": 0.0, "success": False}),
+        ("Yes", {"reward": 1.0, "success": True}),
+        (True, {"reward": 1.0, "success": True}),
+        ("0.5", {"reward": 0.5}),
+        (2, {"reward": 2.0}),
+        ([1, 0], {"reward": 0.5}),
+        ({"a": "C", "b": 0, "why": "a text", "c": None}, {"reward": 0.5}),
+        ("nearly right", {}),
+        ("nan", {}),
+        ({"a": float("nan"), "b": 1}, {}),
+        ([], {}),
+    ],
+)
+def test_a_score_of_inspect_is_a_reward_only_if_it_is_a_number_or_a_grade(value: Any, expected: Json) -> None:
+    assert reward_fields(value) == expected

@@ -16,13 +16,13 @@ def score(value: Any) -> Any:
 
 
 def test_a_scorer_without_a_score_beside_that_of_the_reward_is_left_out() -> None:
-    verdict = verdict_of({"first": score(0.5), "second": None}, InspectSettings(), float, finished=True)
+    verdict = verdict_of({"first": score(0.5), "second": None}, InspectSettings(), finished=True)
     assert verdict.reward == 0.5
     assert verdict.model_dump()["scores"] == {"first": {"value": 0.5}}
 
 
-@pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([])])
+@pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([]), score("so-so")])
 def test_an_episode_that_the_scorer_of_the_reward_did_not_score_is_a_failure(found: Any) -> None:
     with pytest.raises(Failure, match="scorer first") as raised:
-        verdict_of({"first": found}, InspectSettings(), float, finished=True)
+        verdict_of({"first": found}, InspectSettings(), finished=True)
     assert raised.value.kind is FailureKind.MALFORMED_ANSWER

@@ -58,6 +58,7 @@ def test_servers_and_collectors_without_telemetry_import_no_sdk() -> None:
             {ENDPOINT: "http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
             "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; expected http/protobuf",
         ),
+        ({ENDPOINT: "localhost:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'localhost:4318'; expected a URL"),
         (
             {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRIC_EXPORT_INTERVAL": "1 s"},
             "OTEL_METRIC_EXPORT_INTERVAL is '1 s'; expected milliseconds",
