@@ -1,10 +1,9 @@
-"""How many segments programs make of their episodes, as agents of a scripted engine with recorded tokens.
+"""How many segments programs make of their episodes, as agents of a scripted engine that records tokens.
 
-    python -m tests.external.programs.drift --mini FOLDER [--write docs/tokens.md]
+    make environments test-programs    # once: installs the programs
+    python -m tests.external.programs.drift --write docs/tokens.md
 
-plays an episode of each case. `--mini`: the virtual environment with mini-swe-agent. A program that continues its
-conversation makes one segment; one that leaves something out, asks a sub-agent, or replaces its history by a summary makes
-more. The tokenizer of the engine takes about one token per letter.
+plays an episode of each case. The engine's tokenizer takes about one token per letter.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, decode, encode_letters
 from tests.support.waiting import deadline_s
 
+ENVIRONMENT = Path(".venv-envs")
+"""That of test-envs."""
 BEGIN, END_MARK = "<!-- drift: begin -->", "<!-- drift: end -->"
 COLUMNS = ("program", "case", "turns", "segments", "breaks", "trained on", "continue exactly")
 TURNS = 10
@@ -78,7 +79,7 @@ def cases(mini: Path) -> Iterator[Case]:
     settings = mini_swe_agent.program(mini)
     yield Case("mini-swe-agent", "plain", settings, [*looks, submit])
     silent = [one for look in looks[::2] for one in (look, turn("I think."))]
-    yield Case("mini-swe-agent", "every second turn without a command", settings, [*silent, submit])
+    yield Case("mini-swe-agent", "half of the turns without a command", settings, [*silent, submit])
 
     looks = [turn("I look.", "Bash", command=LOOK, description="look") for _ in range(TURNS)]
     done = turn("Done.")
@@ -86,7 +87,7 @@ def cases(mini: Path) -> Iterator[Case]:
     yield Case("Claude Code", "plain", claude, [*looks, done])
     ask = turn("I ask.", "Agent", description="look", prompt="Look.", subagent_type="general-purpose")
     yield Case("Claude Code", "two sub-agents", claude, [looks[0], *2 * [ask, *looks[:3], done], done])
-    window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "150000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "60"}
+    window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "150000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "66"}
     small = {**claude, "env": {**claude["env"], **window}}
     yield Case("Claude Code", "compaction", small, [*looks, done])
 
@@ -109,39 +110,31 @@ async def played(case: Case) -> Json:
 
 
 def figures(row: Json) -> tuple[object, ...]:
-    """Of an episode: turns, segments, breaks, the share of its sampled tokens that have a loss, and the share of the
-    tokens in its prompts, without the first one, that continue a segment exactly.
+    """Of an episode: turns, segments, breaks, sampled tokens with a loss, and the share of prompt tokens after the first
+    turn that are in prompts which begin exactly with the tokens of their segment so far.
     """
     turns = [item for item in row["response"]["output"] if "prompt_token_ids" in item]
     sampled = sum(len(item["generation_token_ids"]) for item in turns)
     trained = sum(sequence.loss_tokens for sequence in training_sequences(row, SequenceRules()))
-    exact = 0
+    exact = read = 0
     for before, now in pairwise(turns):
-        known = before["prompt_token_ids"] + before["generation_token_ids"]
-        exact += len(known) if now["prompt_token_ids"][: len(known)] == known else 0
-    read = sum(len(item["prompt_token_ids"]) for item in turns[1:])
+        known, prompt = before["prompt_token_ids"] + before["generation_token_ids"], now["prompt_token_ids"]
+        exact += len(prompt) if prompt[: len(known)] == known else 0
+        read += len(prompt)
     trail = row["token_trail"]
-    shares = f"{trained:,} of {sampled:,}", f"{exact / read:.1%}"
+    shares = f"{trained:,} of {sampled:,}", f"{exact / read:.0%}"
     return len(turns), trail["segments"], trail["breaks"], *shares
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mini", type=Path, required=True, help="virtual environment with mini-swe-agent")
+    parser.add_argument("--mini", type=Path, default=ENVIRONMENT, help="virtual environment with mini-swe-agent")
     parser.add_argument("--write", type=Path, help="page whose table to replace")
-    parser.add_argument("--only", default="", help="only cases whose program and name contain this")
     options = parser.parse_args(arguments)
     lines = []
     for case in cases(options.mini.absolute()):
-        if options.only not in f"{case.program} {case.name}":
-            continue
-        row = asyncio.run(played(case))
-        if "token_trail" not in row:
-            raise SystemExit(f"{case.program}, {case.name}: {str(row)[:3000]}")
-        lines.append((case.program, case.name, *figures(row)))
-        print(*lines[-1], row["finish_reason"], sep="; ", flush=True)
-        print(row["program_run"]["output"][-300:])
-        print([(c["turns"], c["branches_off"]) for c in row["program_run"]["conversations"]])
+        lines.append((case.program, case.name, *figures(asyncio.run(played(case)))))
+        print(f"{case.program}, {case.name}: played", flush=True)
     table("Segments of programs", COLUMNS, lines)
     if options.write:
         write_between(

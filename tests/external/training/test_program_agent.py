@@ -24,7 +24,7 @@ COMMANDS = ((RIGHT,), ("echo one",), ("echo two", "echo three"), ("true",), ())
 """What a turn can run. mini-swe-agent leaves a turn without a command out of its history."""
 TURNS = 6
 """Turns of an episode."""
-STEPS = 3
+STEPS = 4
 APP = f'''
 import json
 
@@ -44,9 +44,9 @@ class Right(Environment):
 server = serve(Right)
 '''
 KEYS = (
-    *("environments=[right]", "config_paths=[engine.yaml]", "groups_per_step=1", "group_size=8"),
-    *(f"max_steps={STEPS}", "num_samples_in_parallel=4", "responses_create_params.max_output_tokens=8"),
-    *("optimizer.learning_rate=0.02", "optimizer.max_seq_len=4096", "optimizer.max_grad_norm=100"),
+    *("environments=[right]", "config_paths=[engine.yaml]", "groups_per_step=1", "group_size=6"),
+    *(f"max_steps={STEPS}", "num_samples_in_parallel=3", "responses_create_params.max_output_tokens=8"),
+    *("optimizer.learning_rate=0.08", "optimizer.max_seq_len=4096", "optimizer.max_grad_norm=100"),
 )
 
 
@@ -138,8 +138,6 @@ def test_a_policy_improves_through_mini_swe_agent(tmp_path: Path) -> None:
     )
     trails = [row["token_trail"] for step in steps for row in running.rows(step)]
     assert max(trail["segments"] for trail in trails) > 1 and not any(trail["breaks"] for trail in trails)
-    before, after = (
-        choices(folder, rows, tokens)
-        for folder in (tmp_path / "model", tmp_path / "out/checkpoints" / f"step_{STEPS:06d}")
-    )
+    folders = tmp_path / "model", running.output / "checkpoints" / f"step_{STEPS:06d}"
+    before, after = (choices(folder, rows, tokens) for folder in folders)
     assert before.sum() > 0.95 and before[0] < 0.25 and after[0] > 0.8, (before, after)
