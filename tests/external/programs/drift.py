@@ -110,8 +110,8 @@ async def played(case: Case) -> Json:
 
 
 def figures(row: Json) -> tuple[object, ...]:
-    """Of an episode: turns, segments, breaks, sampled tokens with a loss, and the share of the prompts' tokens, after the
-    first turn, in prompts that begin exactly with their segment so far.
+    """Of an episode: turns, segments, breaks, sampled tokens with a loss, and the share of the prompts' tokens, after
+    the first turn, in prompts that begin exactly with their segment so far.
     """
     turns = [item for item in row["response"]["output"] if "prompt_token_ids" in item]
     sampled = sum(len(item["generation_token_ids"]) for item in turns)

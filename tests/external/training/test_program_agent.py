@@ -1,4 +1,4 @@
-"""ng_train improves a policy through the unmodified mini-swe-agent, which cuts its episodes into several sequences."""
+"""ng_train improves a policy through the unmodified mini-swe-agent, whose episodes have several segments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ from tests.support.mini_swe_agent import program
 MINI = INSTALLED / ".venv-envs"
 """The environment of test-envs, which contains it."""
 RIGHT = "echo right"
-COMMANDS = ((RIGHT,), ("echo one",), ("echo two", "echo three"), ("true",), ())
-"""What a turn can run. mini-swe-agent leaves a turn without a command out of its history."""
+CHOICES = (
+    ("I go right.", RIGHT),
+    ("I go on.", "echo one"),
+    ("I do both.", "echo two", "echo three"),
+    ("I only talk.",),
+    ("I only think.",),
+)
+"""The turns that the policy can make: a text and commands. mini-swe-agent leaves one without a command out of its
+history, so that the next turn begins a segment."""
 TURNS = 6
 """Turns of an episode."""
 STEPS = 4
@@ -50,16 +57,16 @@ KEYS = (
 )
 
 
-def text_of(commands: tuple[str, ...]) -> str:
+def written(text: str, *commands: str) -> str:
     calls = [json.dumps({"name": "bash", "arguments": {"command": command}}) for command in commands]
-    return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls) or "I only talk."
+    return "\n".join([text, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)])
 
 
 def write_policy(folder: Path) -> list[int]:
-    """Write a policy whose turns are one token each, drawn evenly from COMMANDS. Return these tokens."""
-    words = tokenizer()
-    words.add_tokens([AddedToken(text_of(commands), normalized=False) for commands in COMMANDS])
-    turns = [words.convert_tokens_to_ids(text_of(commands)) for commands in COMMANDS]
+    """Write a policy whose turns are one token each, drawn evenly from CHOICES. Return these tokens."""
+    words, texts = tokenizer(), [written(*choice) for choice in CHOICES]
+    words.add_tokens([AddedToken(text, normalized=False) for text in texts])
+    turns = words.convert_tokens_to_ids(texts)
     end, pad = words.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     (asked,) = words.encode("\n")
     config = Qwen3Config(
@@ -133,9 +140,8 @@ def test_a_policy_improves_through_mini_swe_agent(tmp_path: Path) -> None:
     with ng_train(*KEYS, folder=tmp_path) as running:
         assert running.wait() == 0, running.printed
         steps, rows = running.steps(), running.rows(STEPS)
-    assert sorted(steps) == list(range(1, STEPS + 1)) and not any(
-        one["train/failed_rollouts"] for one in steps.values()
-    )
+    assert sorted(steps) == list(range(1, STEPS + 1))
+    assert not any(one["train/failed_rollouts"] for one in steps.values())
     trails = [row["token_trail"] for step in steps for row in running.rows(step)]
     assert max(trail["segments"] for trail in trails) > 1 and not any(trail["breaks"] for trail in trails)
     folders = tmp_path / "model", running.output / "checkpoints" / f"step_{STEPS:06d}"

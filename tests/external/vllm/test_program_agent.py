@@ -30,8 +30,6 @@ COMMAND = r'<tool_call>\n\{"name": "bash", "arguments": \{"command": "echo [a-f0
 
 
 class Task(Environment[EnvironmentSettings]):
-    user_template = "{question}"
-
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=1.0)
 
@@ -68,10 +66,10 @@ async def played(engine: Engine, agent: Json, **settings: object) -> tuple[Json,
 
     async with episode_servers(Task, model, ProgramAgent, **agent) as servers:
         servers.transport.mount("http://engine:1", tap)
-        body: Json = {"question": "Begin.", "responses_create_params": {"input": [], "max_output_tokens": 60}}
-        answer = await servers.client.post("agent", "/run", json.dumps(body).encode(), deadline_s())
-    row: Json = json.loads(answer.body)
-    return row, [pair for pair in tap.generated if not pair[0]["sampling_params"].get("ignore_eos")]
+        row = {"responses_create_params": {"input": "Begin.", "max_output_tokens": 200}}
+        answer = await servers.client.post("agent", "/run", json.dumps(row).encode(), deadline_s())
+    rollout: Json = json.loads(answer.body)
+    return rollout, [pair for pair in tap.generated if not pair[0]["sampling_params"].get("ignore_eos")]
 
 
 def turns_of(row: Json) -> list[tuple[list[int], list[int], list[float]]]:
