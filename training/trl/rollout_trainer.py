@@ -78,8 +78,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         self.remove_callback(PrinterCallback)
         # TRL averages over the sequences of a micro-batch. Its sum with weights is the same for every division of the
         # tokens, into micro-batches and into sequences.
-        self._average = self.loss_type
-        self.loss_type = "cispo" if self.loss_type == "cispo" else "dapo"
+        self._average = args.loss_type
+        self.loss_type = "cispo" if args.loss_type == "cispo" else "dapo"
 
     def get_train_dataloader(self) -> Iterator[dict[str, Update]]:
         """Yield the updates, the same in every process. There is no length, and nothing is fetched in advance: the
