@@ -66,7 +66,7 @@ def write_policy(folder: Path) -> list[int]:
     """Write a policy whose turns are one token each, drawn evenly from CHOICES. Return these tokens."""
     words, texts = tokenizer(), [written(*choice) for choice in CHOICES]
     words.add_tokens([AddedToken(text, normalized=False) for text in texts])
-    turns = words.convert_tokens_to_ids(texts)
+    turns: list[int] = words.convert_tokens_to_ids(texts)
     end, pad = words.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     (asked,) = words.encode("\n")
     config = Qwen3Config(

@@ -122,10 +122,13 @@ def turns_of(sequence: TrainingSequence) -> list[TrainingSequence]:
     ids, start = sequence.prompt_ids + sequence.completion_ids, len(sequence.prompt_ids)
     found = []
     for begin, end in ranges_of(sequence.loss_mask):
-        parts = {
+        parts: dict[str, Any] = {
             name: getattr(sequence, name)[begin:end] for name in ("loss_mask", "log_probs", "reweighted", "versions")
         }
-        ranges = {"prompt_ids": ids[: start + begin], "completion_ids": ids[start + begin : start + end]}
+        ranges: dict[str, Any] = {
+            "prompt_ids": ids[: start + begin],
+            "completion_ids": ids[start + begin : start + end],
+        }
         found.append(dataclasses.replace(sequence, **ranges, **parts))
     return found
 
