@@ -185,13 +185,13 @@ $(PROGRAMS)/.ready: tests/external/programs/package-lock.json
 	npm ci --no-audit --no-fund --prefix tests/external/programs
 	@touch $@
 
-test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
+test-vllm: $(VLLM)/.ready $(ENVS)/.ready  ## test with vLLM on the CPU and a tiny random model, also through mini-swe-agent
 	$(VLLM)/bin/python -m pytest tests/external/vllm $(SMOKE)
 
 test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved by 1, 2 and 4 processes, and loading of tokenizers, without vLLM
 	$(VLLM)/bin/python -m pytest tests/external/conversion $(SMOKE)
 
-test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
+test-train: $(VLLM)/.ready $(ENVS)/.ready  ## test training with TRL on small models, also on two processes
 	$(VLLM)/bin/python -m pytest tests/external/training $(addprefix --ignore=,$(WITH_TRL)) $(SMOKE)
 
 test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, Harbor's validator, and the classes of SkyRL, verl and others

@@ -15,7 +15,7 @@ from rollyard.training.update import Batch, Update
 _MEASURED = (Treatment.PLAYED, Treatment.MASKED)
 
 
-NO_UPDATE = Update((), ())
+NO_UPDATE = Update((), (), ())
 
 
 @dataclass(frozen=True, slots=True)

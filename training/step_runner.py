@@ -51,7 +51,7 @@ class StepRunner:
 
     def __post_init__(self) -> None:
         self._batch: Batch | None = None
-        self._update = Update((), ())
+        self._update = Update((), (), ())
         self._began = self._updating = time.monotonic()
         self._warnings = set[str]()
 

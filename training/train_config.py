@@ -31,7 +31,7 @@ class LossSettings(Record):
     beta: float | None = Field(default=None, ge=0)
     """Weight of the KL divergence from the initial policy."""
     length_constant: int | None = Field(default=None, ge=1)
-    """The constant by which dr_grpo divides the sum over a sequence's tokens; default: optimizer.max_seq_len."""
+    """The constant by which dr_grpo divides the sum over an episode's tokens; default: optimizer.max_seq_len."""
     constrained_turns: Literal["refuse", "mask", "reweight"] = "refuse"
     """What to do with turns that something but the policy constrained, such as strict tools: stop with an error, train
     without their tokens, or train on them with importance weights."""
@@ -272,8 +272,9 @@ class Algorithm:
     """
 
     loss_type: Literal["grpo", "dr_grpo", "dapo", "cispo"]
-    """TRL's name of the average: over each sequence's tokens and then over sequences (grpo), over all tokens of the
-    update (dapo, cispo), or each sequence's sum divided by a constant, and then over sequences (dr_grpo)."""
+    """TRL's name of the average: over each episode's tokens and then over episodes (grpo), over all tokens of the
+    update (dapo, cispo), or each episode's sum divided by a constant, and then over episodes (dr_grpo). The sequences
+    of an episode count as one."""
     ratio: Literal["token", "sequence"] = "token"
     """`sequence`: the geometric mean of a sequence's token ratios."""
     epsilon: float = 0.2

@@ -5,6 +5,7 @@ micro_batches says which of them go through the model together.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,16 +47,26 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`sequences` and `advantages` have the same length. All tokens of a sequence share its advantage."""
+    """`sequences`, `advantages` and `episodes` have the same length. All tokens of an episode share its advantage."""
 
     sequences: tuple[TrainingSequence, ...]
     advantages: tuple[float, ...]
+    episodes: tuple[int, ...]
+    """A number for the episode of each sequence: the agent may have cut an episode into several sequences."""
     too_long: int = 0
     """Number of sequences without a loss because they exceed the maximum length."""
 
     @property
     def loss_tokens(self) -> int:
         return sum(sequence.loss_tokens for sequence in self.sequences)
+
+    @property
+    def episode_tokens(self) -> Counter[int]:
+        """Number of tokens with a loss by episode."""
+        tokens = Counter[int]()
+        for episode, sequence in zip(self.episodes, self.sequences, strict=True):
+            tokens[episode] += sequence.loss_tokens
+        return tokens
 
 
 def update_of(groups: Iterable[RolloutGroup], *, max_seq_len: int, temperature: float) -> Update:
@@ -64,19 +75,24 @@ def update_of(groups: Iterable[RolloutGroup], *, max_seq_len: int, temperature: 
 
     Raises RunError if a sequence was not sampled at `temperature`, at which the trainer computes log-probabilities.
     """
-    chosen: list[tuple[TrainingSequence, float]] = []
+    chosen: list[tuple[TrainingSequence, float, int]] = []
     too_long = 0
-    for group in groups:
-        if group.skipped:
-            continue
-        for member, advantage in zip(group.members, group.advantages, strict=True):
-            for sequence in member.sequences if member.has_loss else ():
-                if sequence.length > max_seq_len:
-                    too_long += 1
-                elif sequence.loss_tokens:
-                    check_temperature(sequence, temperature, "responses_create_params, not in the rows")
-                    chosen.append((sequence, advantage))
-    return Update(tuple(sequence for sequence, _ in chosen), tuple(advantage for _, advantage in chosen), too_long)
+    played = (
+        pair for group in groups if not group.skipped for pair in zip(group.members, group.advantages, strict=True)
+    )
+    for episode, (member, advantage) in enumerate(played):
+        for sequence in member.sequences if member.has_loss else ():
+            if sequence.length > max_seq_len:
+                too_long += 1
+            elif sequence.loss_tokens:
+                check_temperature(sequence, temperature, "responses_create_params, not in the rows")
+                chosen.append((sequence, advantage, episode))
+    return Update(
+        tuple(sequence for sequence, _, _ in chosen),
+        tuple(advantage for _, advantage, _ in chosen),
+        tuple(episode for _, _, episode in chosen),
+        too_long,
+    )
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:

@@ -35,6 +35,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
     """One step of the Trainer is one update. Its micro-batches are limited by tokens, not by sequences, and the
     gradient is the same for every division into micro-batches and processes.
 
+    An episode counts once, in however many sequences its agent has cut it (`token_weights`).
+
     The recorded log-probabilities are the old policy's: ratios, and thus clipping, cover the difference between engine
     and trainer as well as that between versions of the weights.
     """
@@ -74,6 +76,10 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             **options,
         )
         self.remove_callback(PrinterCallback)
+        # TRL averages over the sequences of a micro-batch. Its sum with weights is the same for every division of the
+        # tokens, into micro-batches and into sequences.
+        self._average = args.loss_type
+        self.loss_type = "cispo" if args.loss_type == "cispo" else "dapo"
 
     def get_train_dataloader(self) -> Iterator[dict[str, Update]]:
         """Yield the updates, the same in every process. There is no length, and nothing is fetched in advance: the
@@ -115,12 +121,13 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         device = self.accelerator.device
         metrics, total = UpdateMetrics(device), torch.zeros((), device=device)
         parts = self._parts(update)
+        weights = token_weights(update, self._average, self.max_completion_length)
         for index, part in enumerate(parts):
             is_last = index == len(parts) - 1
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
-                tensors = self._inputs(model, update, part)
+                tensors = self._inputs(model, update, part, weights)
                 with self._local_figures():
-                    loss = self._compute_loss(model, tensors) * self._weight(update, part)
+                    loss = self._compute_loss(model, tensors) * part.counts
                 if part.counts:
                     self._measure(metrics, tensors, pairs, part.indices)
                 self.accelerator.backward(loss)
@@ -170,27 +177,16 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         parts += [_Part(indices, counts=False) for indices in batches[-1:]] * (-len(parts) % processes)
         return parts[self.accelerator.process_index :: processes]
 
-    def _weight(self, update: Update, part: _Part) -> float:
-        """Return the factor that makes the sum of TRL's losses of micro-batches the loss of the update.
-
-        `dapo` and `cispo` divide by `num_items_in_batch`. The others are means over the sequences of the micro-batch.
-        Gradients are averaged over processes.
-        """
-        if not part.counts:
-            return 0.0
-        if self.loss_type in ("dapo", "cispo"):
-            return 1.0
-        processes: int = self.accelerator.num_processes
-        return len(part.indices) * processes / len(update.sequences)
-
-    def _inputs(self, model: Any, update: Update, part: _Part) -> Inputs:
+    def _inputs(self, model: Any, update: Update, part: _Part, weights: TokenWeights) -> Inputs:
         tensors = micro_batch_inputs(
             [update.sequences[index] for index in part.indices],
             [update.advantages[index] for index in part.indices],
             pad_id=self._tokenizer.pad_token_id,
             device=self.accelerator.device,
         )
-        tensors["num_items_in_batch"] = torch.tensor(float(update.loss_tokens), device=self.accelerator.device)
+        of_part = torch.tensor([weights.of_sequences[index] for index in part.indices], device=self.accelerator.device)
+        tensors["tool_mask"] = tensors["tool_mask"] * of_part[:, None]
+        tensors["num_items_in_batch"] = torch.tensor(weights.divisor, device=self.accelerator.device)
         if any(any(update.sequences[index].reweighted) for index in part.indices):
             self._reweight(tensors, self._log_probs(model, tensors))
         if self.beta:
@@ -242,6 +238,24 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         metrics.add(own, recorded, entropies, mask, clipped, tensors.get("ref_per_token_logps"))
         if pairs is not None:
             pairs.add(indices, own, recorded, entropies, mask * ~tensors["reweighted"], clipped)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWeights:
+    """The loss of an update is the weighted sum of its tokens' losses, divided by `divisor`."""
+
+    of_sequences: list[float]
+    """The weight of each token with a loss, by sequence; at least 1, because TRL divides by no smaller sum."""
+    divisor: float
+
+
+def token_weights(update: Update, average: str, length_constant: int) -> TokenWeights:
+    """`average`: as in Algorithm.loss_type, where an episode counts as one sequence of all its tokens."""
+    tokens, total = update.episode_tokens, update.loss_tokens
+    if average == "grpo":
+        return TokenWeights([total / tokens[episode] for episode in update.episodes], float(total * len(tokens)))
+    divisor = len(tokens) * length_constant if average == "dr_grpo" else total
+    return TokenWeights([1.0] * len(update.sequences), float(divisor))
 
 
 @dataclass(frozen=True, slots=True)

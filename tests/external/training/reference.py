@@ -15,13 +15,14 @@ def reference_loss(
 ) -> torch.Tensor:
     counted = [[one.reward for one in group.members if one.counts] for group in groups]
     everything = torch.tensor([reward for rewards in counted for reward in rewards])
-    losses, tokens = [], 0
+    losses, tokens = [], 0  # an entry per episode
     for group, rewards in zip(groups, counted, strict=True):
         known = torch.tensor(rewards)
         if len(known) < 2 or known.std() < 1e-6:
             continue
         divisor = {"group": known.std() + 1e-4, "batch": everything.std() + 1e-4, "none": 1.0}[algorithm.scale]
         for member in group.members:
+            of_episode = []
             for sequence in member.sequences if member.treatment == "played" else ():
                 advantage = (member.reward - known.mean()) / divisor
                 mask = torch.tensor(sequence.loss_mask).bool()
@@ -36,8 +37,9 @@ def reference_loss(
                 if algorithm.beta:
                     other = log_probs(reference_model, sequence)[mask].detach() - own
                     loss = loss + algorithm.beta * ratio * (other.exp() - other - 1)  # arXiv 2512.02556
-                losses.append(loss.expand(len(own)))
+                of_episode.append(loss.expand(len(own)))
                 tokens += len(own)
+            losses += [torch.cat(of_episode)] if of_episode else []
     if algorithm.loss_type == "grpo":
         return torch.stack([loss.mean() for loss in losses]).mean()
     if algorithm.loss_type == "dr_grpo":

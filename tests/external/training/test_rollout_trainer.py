@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from rollyard.interop.episodes_of_trainers import ranges_of
 from rollyard.records.errors import RunError
 from rollyard.training.groups import RolloutGroup
 from rollyard.training.train_config import ALGORITHMS, Algorithm, LoraSettings
@@ -45,6 +46,13 @@ def recorded(sequence: TrainingSequence) -> torch.Tensor:
 
 def with_sequences(update: Update, sequences: Iterable[TrainingSequence]) -> Update:
     return dataclasses.replace(update, sequences=tuple(sequences))
+
+
+def mean_over_episodes(update: Update, losses: list[torch.Tensor]) -> torch.Tensor:
+    """`losses`: those of each sequence's tokens with a loss."""
+    pairs = list(zip(update.episodes, losses, strict=True))
+    episodes = dict.fromkeys(update.episodes)
+    return torch.stack([torch.cat([loss for own, loss in pairs if own == one]).mean() for one in episodes]).mean()
 
 
 def expected(
@@ -88,6 +96,43 @@ def test_loss_and_gradients_equal_the_reference_for_every_division_into_micro_ba
     assert gradient.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "cispo"])
+def test_an_episode_that_its_agent_cut_into_sequences_counts_like_one_with_all_its_tokens(
+    name: str, tmp_path: Path
+) -> None:
+    model = make_model()
+    model.save_pretrained(start := tmp_path / "start")
+    model = type(model).from_pretrained(start)
+    algorithm = {"algorithm": name, "beta": 0.1, "length_constant": LENGTH_CONSTANT}
+    whole = make_update(model)
+    turns = [(index, one) for index, sequence in enumerate(whole.sequences) for one in turns_of(sequence)]
+    assert len(turns) > len(whole.sequences)
+    cut = Update(
+        tuple(one for _, one in turns),
+        tuple(whole.advantages[index] for index, _ in turns),
+        tuple(whole.episodes[index] for index, _ in turns),
+    )
+    one, other = (trained(model, [each], tmp_path, loss=algorithm) for each in (whole, cut))
+    assert other.update_metrics["loss"] == pytest.approx(one.update_metrics["loss"], abs=1e-5)
+    assert torch.allclose(gradients(model, other.model), gradients(model, one.model), atol=1e-5)
+
+
+def turns_of(sequence: TrainingSequence) -> list[TrainingSequence]:
+    """A sequence for each turn, with what precedes it as its prompt."""
+    ids, start = sequence.prompt_ids + sequence.completion_ids, len(sequence.prompt_ids)
+    found = []
+    for begin, end in ranges_of(sequence.loss_mask):
+        parts: dict[str, Any] = {
+            name: getattr(sequence, name)[begin:end] for name in ("loss_mask", "log_probs", "reweighted", "versions")
+        }
+        ranges: dict[str, Any] = {
+            "prompt_ids": ids[: start + begin],
+            "completion_ids": ids[start + begin : start + end],
+        }
+        found.append(dataclasses.replace(sequence, **ranges, **parts))
+    return found
+
+
 def test_the_divergence_from_the_initial_policy_is_that_of_the_reference_and_a_figure(
     tmp_path: Path,
 ) -> None:
@@ -118,8 +163,8 @@ def test_tokens_of_a_constrained_distribution_get_importance_weights_up_to_the_l
     for sequence, advantage in zip(update.sequences, update.advantages, strict=True):
         found = own(model, sequence)
         weights = (found.detach() - recorded(sequence)).exp().clamp(max=2.0)
-        losses.append((-(found - found.detach()).exp() * weights * advantage).mean())
-    gradient = flat_gradient(torch.stack(losses).mean(), model)
+        losses.append(-(found - found.detach()).exp() * weights * advantage)
+    gradient = flat_gradient(mean_over_episodes(update, losses), model)
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
 
 
@@ -129,8 +174,8 @@ def test_a_generated_padding_token_has_a_loss_like_any_other(tmp_path: Path) -> 
     ends = [dataclasses.replace(one, completion_ids=[*one.completion_ids[:-1], pad]) for one in update.sequences]
     ends = [dataclasses.replace(one, log_probs=log_probs(model, one).tolist()) for one in ends]
     trainer = trained(model, [with_sequences(update, ends)], tmp_path)
-    losses = [-advantage * own(model, one).mean() for one, advantage in zip(ends, update.advantages, strict=True)]
-    gradient = flat_gradient(torch.stack(losses).mean(), model)
+    losses = [-advantage * own(model, one) for one, advantage in zip(ends, update.advantages, strict=True)]
+    gradient = flat_gradient(mean_over_episodes(update, losses), model)
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
 
 
@@ -163,7 +208,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_w
 
 def test_an_update_without_a_sequence_changes_nothing_and_training_ends_with_the_updates(tmp_path: Path) -> None:
     model = make_model()
-    trainer = trained(model, [Update((), ()), make_update(model)], tmp_path, max_steps=5)
+    trainer = trained(model, [Update((), (), ()), make_update(model)], tmp_path, max_steps=5)
     _, gradient = expected(model, make_groups(model), ALGORITHMS["grpo"])
     assert trainer.state.global_step == 2
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)

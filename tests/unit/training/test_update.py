@@ -36,6 +36,14 @@ def test_a_sequence_that_is_too_long_is_counted_and_has_no_loss() -> None:
     assert (update.too_long, [sequence.length for sequence in update.sequences]) == (1, [11])
 
 
+def test_the_sequences_of_an_episode_share_its_advantage_and_its_number() -> None:
+    cut = played(1.0, turn([1], [2, 3]), turn([4], [5]))
+    update = update_of(batch(cut, played(0.0, turn([1], [6]))).groups, max_seq_len=99, temperature=1.0)
+    assert update.advantages[0] == update.advantages[1] == -update.advantages[2]
+    assert sorted(update.episode_tokens.values()) == [1, 3]
+    assert [update.episode_tokens[episode] for episode in update.episodes] == [3, 3, 1]
+
+
 def test_another_sampling_temperature_stops_the_training() -> None:
     with pytest.raises(RunError, match=r"temperature 1, .* 0\.7"):
         update_of(batch(played(1.0), played(0.0)).groups, max_seq_len=99, temperature=0.7)
