@@ -23,7 +23,6 @@ from tests.support.waiting import deadline_s, eventually
 
 VLLM = INSTALLED / "tests/support/answering_vllm.py"
 RUNNER = "rollyard.launchers.slurm.job_runner"
-CONVERSION = "rollyard.launchers.conversion"
 CONFIG = """\
 defaults: {default}
 generation: {{temperature: 0.6}}
@@ -104,11 +103,6 @@ class SweepSite:
                 if word.startswith(f"{launch.folder}/") and "/job-" in word:
                     found[word.removeprefix(f"{launch.folder}/")] = pid
         return found
-
-    def conversions(self) -> list[int]:
-        """The processes that convert a checkpoint."""
-        lines = {pid: command_line(pid) for pid in processes_with("LOG", str(self.log))}
-        return [pid for pid, line in lines.items() if CONVERSION in line and RUNNER not in line]
 
     def kill(self, pid: int, *, by_slurm: bool = False) -> None:
         """Kill a job with `kill -9` of its process, or with SLURM's command."""
