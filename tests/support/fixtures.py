@@ -26,6 +26,7 @@ from rollyard.services.http.transport import HttpTransport, LocalTransport, Tran
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
+from tests.support.processes import free_port
 
 KEYS = Keys(run_id="r1", secret="a secret of this test")
 _numbers = itertools.count(1)
@@ -231,7 +232,4 @@ async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
 
 
 def unused_url() -> str:
-    sock = bind("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    sock.close()
-    return f"http://127.0.0.1:{port}"
+    return f"http://127.0.0.1:{free_port()}"

@@ -40,7 +40,7 @@ def test_every_run_links_to_its_rollouts(open_tab: Open) -> None:
     tab = open_tab()
     assert tab.find(".run").count() == 5
     tab.find(".run h2 a").nth(1).click()
-    assert tab.page.url.endswith("#/runs/1")
+    tab.page.wait_for_url("**#/runs/1")
 
 
 def test_the_first_finding_names_the_exploit_with_the_figures_of_the_report(viewer: Started, open_tab: Open) -> None:

@@ -44,11 +44,13 @@ def left_by(request: ConversionRequest) -> Iterator[Path]:
 def test_a_job_that_is_stopped_leaves_nothing_and_a_waiting_job_converts(checkpoint: Make) -> None:
     request = checkpoint(*OPTIONS)
     first = start(request)
-    assert first.stdout and first.stdout.readline()
+    assert first.stdout and any("Acquired lock" in line for line in first.stdout)
+    first.send_signal(signal.SIGSTOP)  # so that it does not end before the second one starts
     second = start(request)
     assert second.stdout
     assert second.stdout.readline() == WAITING
     first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGCONT)
     assert "interrupted" in first.communicate()[0]
     assert first.returncode == 130
     output = output_of(second)

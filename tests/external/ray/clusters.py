@@ -218,7 +218,7 @@ class Run:
             )
         try:
             eventually(
-                "the first rollout", lambda: process.poll() is not None or (output.is_file() and read_rows(output))
+                "the first rollout", lambda: process.poll() is not None or (output.is_file() and output.stat().st_size)
             )
             yield
             assert process.wait(deadline_s()) == 0, log.read_text()[-4000:]

@@ -74,7 +74,7 @@ def test_its_evaluation_plays_on_such_a_cluster(example: dict[str, Document], tm
             env={**os.environ, **NO_TOKEN, "RAY_ADDRESS": head.address},
             capture_output=True,
             text=True,
-            timeout=deadline_s(),
+            timeout=3 * deadline_s(),
         )
     assert done.returncode == 0, done.stdout + done.stderr
     (rollouts,) = (tmp_path / "results" / "sokoban_eval").rglob("*ollouts.jsonl")

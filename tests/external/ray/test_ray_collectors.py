@@ -58,14 +58,25 @@ class Command:
         end_group(self.process)
 
     def pids(self) -> list[int]:
-        """Wait until both collectors have stored rollouts, and return their process ids."""
+        """Wait until both collectors have stored rollouts, and return their process ids.
+
+        The one that is first is stopped meanwhile: Ray may take longer to start the other than it has rollouts for.
+        """
+        found: dict[Path, int] = {}
 
         def have_rollouts() -> bool:
             assert self.process.poll() is None, self._log.read_text()
-            return all(path.exists() and path.stat().st_size for path in self._shards)
+            for path in self._shards:
+                status = RolloutPaths(path).status
+                if path not in found and path.exists() and path.stat().st_size and status.exists():
+                    found[path] = orjson.loads(status.read_bytes())["pid"]
+                    os.kill(found[path], signal.SIGSTOP)
+            return len(found) == len(self._shards)
 
         eventually("rollouts of both", have_rollouts)
-        return [orjson.loads(RolloutPaths(path).status.read_bytes())["pid"] for path in self._shards]
+        for pid in found.values():
+            os.kill(pid, signal.SIGCONT)
+        return [found[path] for path in self._shards]
 
     def printed(self) -> str:
         assert self.process.wait(deadline_s()) == 0, self._log.read_text()

@@ -28,7 +28,6 @@ HERE = Path(__file__).resolve().parents[3]
 """The checkout of this program."""
 MARK = "ROLLYARD_CHAOS"
 """An environment variable that every process of a workspace inherits, by which all are found."""
-READY_S = 240.0
 FORKS.set_forkserver_preload([*ENTRIES.values()])
 
 
@@ -121,7 +120,7 @@ class Workspace:
         finally:
             command.signal(signal.SIGINT)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(command.process.wait(), 60.0)
+                await asyncio.wait_for(command.process.wait(), deadline_s())
             if not command.ended:
                 command.signal(signal.SIGKILL)
                 await command.process.wait()
@@ -144,8 +143,8 @@ class Workspace:
         return [one.pid for one in self._forked if one.returncode is None] + list(processes_with(MARK, self.mark))
 
     async def left_behind(self) -> int:
-        """End the processes that are still alive after 20 s, and return their number."""
-        for _ in range(200):
+        """End the processes that are still alive after 30 s, or more on a busy machine, and return their number."""
+        for _ in range(int(deadline_s())):
             if not (left := self.processes()):
                 return 0
             await asyncio.sleep(0.1)
@@ -156,7 +155,7 @@ class Workspace:
 
 
 async def _ready(command: Command) -> str:
-    for _ in range(int(READY_S / 0.05)):
+    for _ in range(int(deadline_s() / 0.05)):
         output = command.output
         if re.search(r"All (\d+) / \1 servers ready!", output):
             found = re.search(r"head (http://\S+)", output)

@@ -14,12 +14,12 @@ from tests.support.evaluations import ng_eval
 from tests.support.waiting import deadline_s, eventually
 
 CONFIG = "configs/sokoban_eval.yaml"
-SLOW = "policy_model.responses_api_models.builtin_model.latency_s=0.05"
-"""Makes an episode last about half a second."""
+SLOW = ("policy_model.responses_api_models.builtin_model.latency_s=0.05", "num_samples_in_parallel=2")
+"""An episode lasts about half a second, the evaluation ten minutes, and a command seconds on a busy machine."""
 
 
 def test_in_the_background_one_json_line_is_printed_and_the_evaluation_is_controllable(tmp_path: Path) -> None:
-    with ng_eval(CONFIG, "--detach", "colocate=true", SLOW, cwd=tmp_path, output="out") as running:
+    with ng_eval(CONFIG, "--detach", "colocate=true", *SLOW, cwd=tmp_path, output="out") as running:
         assert running.wait() == 0
         (line,) = running.printed.splitlines()
         shown = json.loads(line)
@@ -41,7 +41,7 @@ def test_in_the_background_one_json_line_is_printed_and_the_evaluation_is_contro
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
 def test_a_signal_lets_the_episodes_in_flight_finish_and_stops_everything(tmp_path: Path, number: int) -> None:
-    with ng_eval(CONFIG, "colocate=true", SLOW, cwd=tmp_path, output="out") as running:
+    with ng_eval(CONFIG, "colocate=true", *SLOW, cwd=tmp_path, output="out") as running:
         running.collects()
         before = running.rows()
         running.process.send_signal(number)
@@ -62,9 +62,9 @@ def test_episodes_that_take_longer_than_the_bound_are_abandoned(tmp_path: Path) 
 
 
 def test_a_second_evaluation_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with ng_eval(CONFIG, "colocate=true", SLOW, cwd=tmp_path, output="out") as first:
+    with ng_eval(CONFIG, "colocate=true", *SLOW, cwd=tmp_path, output="out") as first:
         first.collects()
-        with ng_eval(CONFIG, "colocate=true", SLOW, cwd=tmp_path, output="out") as second:
+        with ng_eval(CONFIG, "colocate=true", *SLOW, cwd=tmp_path, output="out") as second:
             assert second.wait() == 1
             assert "another ng_eval is running" in second.printed and str(first.state["id"]) in second.printed
         assert first.process.poll() is None and first.state["state"] == "running"

@@ -22,7 +22,7 @@ from .harness import essences
 
 FAKE = Path(__file__).parents[2] / "support" / "fake_vllm.py"
 CONFIG = "configs/sokoban_eval.yaml"
-KILLS = 10
+KILLS = 6
 SEEDED = (
     *(CONFIG, "limit=100", "num_repeats=8", "num_repeats_add_seed=true", "colocate=true", "pause_s=0"),
     "policy_model.responses_api_models.builtin_model.latency_s=0.005",

@@ -88,9 +88,9 @@ async def _kill_repeatedly(stack: Stack, victim: str, rng: random.Random) -> Non
         await until(lambda gone=pid: ready_pid(stack, victim) != gone, f"{victim} is reported as gone")  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("wanted", [pytest.param(3, marks=pytest.mark.smoke), KILLS])
+@pytest.mark.smoke
 async def test_a_collector_killed_often_and_resumed_loses_nothing_and_repeats_nothing(
-    wanted: int, stack: Stack, tmp_path: Path, uninterrupted: Essences
+    stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
     rng = random.Random("kill the collector")
     kills, numbers = 0, itertools.count()
@@ -100,7 +100,7 @@ async def test_a_collector_killed_often_and_resumed_loses_nothing_and_repeats_no
         return collect_arguments(stack, PUZZLES, output, limit=TASKS, num_repeats=REPEATS, **parameters)
 
     output = tmp_path / f"rollouts{next(numbers)}.jsonl"
-    while kills < wanted:
+    while kills < KILLS:
         collector = forked_collect(arguments(output), tmp_path / "collector.log")
         await collector.ended_within(rng.uniform(0.0, 0.4))
         collector.kill()

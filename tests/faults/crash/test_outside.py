@@ -11,7 +11,7 @@ from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
 from tests.faults.forked import Forked
 from tests.support.stacks import AGENT, PUZZLES, keys_of, load_config, read_rows
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 
 from .harness import ForkLauncher, collect_arguments, forked, forked_collect, ready_pid
 
@@ -32,7 +32,7 @@ async def interfere(stack: Stack, output: Path, act: Callable[[], object], rows:
     command = start(stack, output, rows)
     await until(lambda: lines(output) >= 20, "20 rollouts")
     act()
-    exit_status = await asyncio.wait_for(command.wait(), 120.0)
+    exit_status = await asyncio.wait_for(command.wait(), deadline_s())
     log = (output.parent.parent / "log").read_text()
     assert exit_status == 1, log
     return log
@@ -41,7 +41,7 @@ async def interfere(stack: Stack, output: Path, act: Callable[[], object], rows:
 async def check_resume(stack: Stack, output: Path) -> None:
     """Run the same command again and check that every rollout occurs once."""
     command = start(stack, output, log="again")
-    assert await asyncio.wait_for(command.wait(), 300.0) == 0, (output.parent.parent / "again").read_text()
+    assert await asyncio.wait_for(command.wait(), 3 * deadline_s()) == 0, (output.parent.parent / "again").read_text()
     assert keys_of(read_rows(output)) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
 
 
@@ -96,5 +96,5 @@ async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_m
     app.write_text(COIN.replace("1.0", "100.0"))
     async with forked(config, tmp_path / "third", ForkLauncher()) as stack:
         command = start(stack, output, log="third.log")
-        assert await asyncio.wait_for(command.wait(), 60.0) == 2
+        assert await asyncio.wait_for(command.wait(), deadline_s()) == 2
         assert "coin: changed resources_servers/coin/app.py" in (tmp_path / "third.log").read_text()

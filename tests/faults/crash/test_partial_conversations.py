@@ -15,7 +15,7 @@ from rollyard.records.run_types import HeadFile
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
-from tests.support.waiting import deadline_s
+from tests.support.waiting import deadline_s, short_s
 
 from .harness import failures, ready_pid
 
@@ -44,7 +44,7 @@ def tails_of(stack: Stack) -> EpisodeTails:
 async def in_flight(stack: Stack) -> str | None:
     """The id of the episode that has reached its third turn."""
     url = stack.registry.directory().servers[AGENT][0]
-    answer = await stack.client.transport.send("GET", f"{url}/episodes", b"", {}, 10.0)
+    answer = await stack.client.transport.send("GET", f"{url}/episodes", b"", {}, deadline_s())
     return next((one["episode"] for one in orjson.loads(answer.body)["episodes"] if one["turn"] >= 3), None)
 
 
@@ -80,7 +80,7 @@ async def test_after_kill_9_of_the_agent_the_conversation_comes_from_the_model_s
 
 
 async def test_an_attempt_at_a_policy_that_hangs_records_the_prompt(tmp_path: Path) -> None:
-    limits = CollectionLimits(**{**vars(ONCE), "rollout_timeout_s": deadline_s() / 60})
+    limits = CollectionLimits(**{**vars(ONCE), "rollout_timeout_s": 2 * short_s()})
     async with processes(load_config(HANGS), tmp_path) as stack:
         await collect(stack, tmp_path / "rollouts.jsonl", rows=PUZZLES, limit=1, repeats=1, limits=limits)
     [row] = failures(tmp_path / "rollouts.jsonl")

@@ -14,11 +14,11 @@ import pytest_asyncio
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import TaskFile
-from rollyard.services.http.listener import bind
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.stack import Stack
+from tests.support.processes import free_port
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, read_rows
 
 from .harness import (
@@ -64,9 +64,7 @@ def direct(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Json:
 
 def behind_vllm(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Json:
     """The failing policy is the engine of a vllm_model, which retries."""
-    sock = bind("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    sock.close()
+    port = free_port()
     vllm = {
         "base_url": f"http://127.0.0.1:{port}/v1",
         "api_key": "",

@@ -54,7 +54,7 @@ class EpisodePlayer:
         await self._post("/close", b"{}")
 
     async def _post(self, path: str, body: bytes) -> None:
-        self.answers.append(orjson.loads(await self.session.post(path, body, 10.0)))
+        self.answers.append(orjson.loads(await self.session.post(path, body, deadline_s())))
 
 
 async def test_interleaved_episodes_behave_like_sequential_ones(stack: Stack) -> None:
@@ -83,14 +83,16 @@ async def test_concurrent_calls_of_one_episode_are_executed_sequentially(stack: 
 
 
 async def _cookie(stack: Stack) -> str:
-    answer = await Session(stack.client, ENVIRONMENT).send("/seed_session", orjson.dumps(read_rows(PUZZLES)[0]), 10.0)
+    answer = await Session(stack.client, ENVIRONMENT).send(
+        "/seed_session", orjson.dumps(read_rows(PUZZLES)[0]), deadline_s()
+    )
     return answer.cookies[0].partition(";")[0]
 
 
 async def _failure_kind(stack: Stack, cookie: str, path: str) -> FailureKind:
     session = Session(stack.client, ENVIRONMENT, cookie)
     with pytest.raises(Failure) as raised:
-        await session.post(path, b'{"actions": []}', 10.0)
+        await session.post(path, b'{"actions": []}', deadline_s())
     assert raised.value.problem.status == 410
     assert raised.value.problem.server == ENVIRONMENT
     return raised.value.kind
@@ -111,7 +113,7 @@ async def test_a_forged_cookie_opens_nothing(stack: Stack, path: str) -> None:
     ]
     kinds = [await _failure_kind(stack, cookie, path) for cookie in forged]
     assert set(kinds) == {FailureKind.SESSION_LOST}
-    await Session(stack.client, ENVIRONMENT, f"{name}={value}").post("/close", b"{}", 10.0)
+    await Session(stack.client, ENVIRONMENT, f"{name}={value}").post("/close", b"{}", deadline_s())
 
 
 async def test_a_cookie_of_another_run_opens_nothing(stack: Stack, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rollyard.records.types import Json
 from tests.support.fixtures import failure_of
 from tests.support.foreign_servers import foreign_environment
 from tests.support.in_process import Script, calls, says
+from tests.support.waiting import short_s
 
 ROW: Json = {"responses_create_params": {"input": "Go."}, "gold": 4}
 PROBLEM = {"type": "urn:rollyard:session_lost", "title": "session lost", "status": 410, "detail": "gone"}
@@ -116,16 +117,16 @@ def hanging(path: str) -> FastAPI:
 
 async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> None:
     script = Script([[calls("tool", {})], [says("I see")]])
-    async with foreign_environment(hanging("/tool"), script, SimpleAgent, tool_timeout_s=1.0) as stack:
+    async with foreign_environment(hanging("/tool"), script, SimpleAgent, tool_timeout_s=short_s()) as stack:
         rollout = await stack.run(ROW)
-    assert "1 s" in orjson.loads(output(rollout))["error"]
+    assert f"{short_s():g} s" in orjson.loads(output(rollout))["error"]
     assert rollout["reward"] == 1.0
 
 
 @pytest.mark.parametrize("path", ["/seed_session", "/verify"])
 async def test_an_environment_that_hangs_is_a_timeout_of_the_environment(path: str) -> None:
     script = Script([[says("I see")]])
-    async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=1.0) as stack:
+    async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=short_s()) as stack:
         failure = await failure_of(stack.run(ROW))
     assert (failure.kind, failure.problem.server) == (FailureKind.TIMEOUT, "environment")
 

@@ -14,7 +14,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
-from tests.support.waiting import until
+from tests.support.waiting import short_s, until
 
 ROW: Json = {"responses_create_params": {"input": "Go."}}
 
@@ -101,7 +101,7 @@ async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name(
 
 
 async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
-    async with playing(Script([[says("done")]]), tool_timeout_s=0.05) as stack:
+    async with playing(Script([[says("done")]]), tool_timeout_s=short_s()) as stack:
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
         await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)

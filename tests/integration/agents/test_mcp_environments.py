@@ -18,6 +18,7 @@ from tests.support.fixtures import failure_of
 from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
 from tests.support.scripted_engine import listening
+from tests.support.waiting import short_s
 
 ROW: Json = {"responses_create_params": {"input": "Weather?", "tools": []}, "city": "Paris"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -298,8 +299,8 @@ async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> No
             await asyncio.Event().wait()
         return await call_next(request)
 
-    rollout, _ = await played(environment, tool_timeout_s=1.0)
-    assert "1 s" in orjson.loads(output(rollout))["error"]
+    rollout, _ = await played(environment, tool_timeout_s=short_s())
+    assert f"{short_s():g} s" in orjson.loads(output(rollout))["error"]
 
 
 async def test_malformed_metadata_is_a_failure() -> None:

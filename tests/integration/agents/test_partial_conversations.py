@@ -22,7 +22,7 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from tests.integration.agents.test_agents import ROW, counting
 from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
-from tests.support.waiting import deadline_s
+from tests.support.waiting import short_s
 
 FAST = CollectionLimits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.01, max_failure_rate=1.0)
 
@@ -103,7 +103,7 @@ class Hanging(Environment[EnvironmentSettings]):
 async def test_an_attempt_beyond_its_deadline_is_recorded_with_its_conversation(tmp_path: Path) -> None:
     script = Script([[says("I wait."), calls("wait", {}, "a")]])
     async with episode_servers(Hanging, script, GameAgent) as stack:
-        limits = CollectionLimits(**{**vars(FAST), "rollout_timeout_s": deadline_s() / 120})
+        limits = CollectionLimits(**{**vars(FAST), "rollout_timeout_s": short_s()})
         [row] = await collect(stack, tmp_path, limits)
     assert (row["failure_kind"], row["partial"]["stage"]) == ("timeout", "tool")
     assert kinds_of(row["partial"]) == ["message", "function_call"]

@@ -18,6 +18,7 @@ from rollyard.services.sandbox.shell_box import ShellBox
 from rollyard.testing import Rollout, play
 from tests.support.boxes import why_no_box
 from tests.support.fixtures import failure_of
+from tests.support.waiting import short_s
 from tests.unit.resources_servers.harbor_task.folders import write_task
 
 PROGRAM = """
@@ -77,7 +78,7 @@ async def test_it_sees_neither_the_tests_nor_this_host(tmp_path: Path) -> None:
 async def test_a_limit_ends_it_and_what_it_has_done_is_graded(tmp_path: Path) -> None:
     endless = await played(tmp_path, lambda request: "touch done", max_steps=3)
     assert (endless.finish_reason, endless.reward, endless["truncated"]) == ("max_steps", 1.0, True)
-    slow = await played(tmp_path, ["touch done", "sleep 1000"], time_limit_s=3.0)
+    slow = await played(tmp_path, ["touch done", "sleep 1000"], time_limit_s=2 * short_s())
     assert (slow.finish_reason, slow.reward) == ("time_limit", 1.0)
 
 

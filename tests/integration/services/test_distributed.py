@@ -86,7 +86,14 @@ async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Sta
         await stack.stop()
 
 
-async def join(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, messages: list[str]) -> None:
+async def join(
+    config: RunConfig,
+    url: str,
+    only: list[str],
+    stop: asyncio.Event,
+    messages: list[str],
+    timeout_s: float = deadline_s(),
+) -> None:
     await join_run(
         config,
         select_servers(config.servers, only),
@@ -95,7 +102,7 @@ async def join(config: RunConfig, url: str, only: list[str], stop: asyncio.Event
         stop,
         environ={},
         print_line=messages.append,
-        timeout_s=0.5,
+        timeout_s=timeout_s,
     )
 
 
@@ -143,7 +150,7 @@ async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
 async def test_a_head_that_does_not_start_in_time_is_named() -> None:
     config, messages, nowhere = load_config(), list[str](), unused_url()
     with pytest.raises(RunError, match=rf"{nowhere} within 0.5 s"):
-        await join(config, nowhere, ["agents"], asyncio.Event(), messages)
+        await join(config, nowhere, ["agents"], asyncio.Event(), messages, timeout_s=0.5)
     assert len(messages) == 1 and nowhere in messages[0]
 
 

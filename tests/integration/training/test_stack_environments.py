@@ -16,7 +16,7 @@ from rollyard.training.trl.stack_environments import FAILED, StackEnvironments
 from rollyard.training.trl.stack_session import StackSession
 from tests.support.background_loop import background_loop
 from tests.support.stacks import EXAMPLES, SOKOBAN, read_rows
-from tests.support.waiting import deadline_s
+from tests.support.waiting import deadline_s, short_s
 
 SERVER = "grl_sokoban_resources_server"
 
@@ -97,7 +97,7 @@ def test_a_bad_task_has_no_reward(environments: StackEnvironments) -> None:
 
 
 def test_an_environment_whose_server_is_gone_has_no_reward(stack: tuple[StackSession, Any]) -> None:
-    environments = StackEnvironments(stack[0], SERVER, timeout_s=deadline_s() / 60)
+    environments = StackEnvironments(stack[0], SERVER, timeout_s=short_s())
     environment = opened(environments)
     environment.step(actions=["Up"])
     stack[1]()

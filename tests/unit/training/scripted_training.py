@@ -33,7 +33,6 @@ from tests.support.scripted_engine import listening
 from tests.support.stacks import colocated, load_config, read_rows
 from tests.support.token_engine import Refused, TokenEngine
 from tests.support.toy_tokenizer import END, decode, encode_letters
-from tests.support.waiting import deadline_s
 
 VERIFIER = """
 from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, serve
@@ -52,8 +51,6 @@ class Graded(Environment[EnvironmentSettings]):
 
 server = serve(Graded)
 """
-SHORT_S = deadline_s() / 200
-"""A time limit that what hangs exceeds, and what answers does not, on a busy machine either."""
 _QUESTION = re.compile(r"question (\d+)")
 
 

@@ -11,9 +11,8 @@ from rollyard.records.errors import RunError
 from rollyard.training.batch_source import MAX_EXTRA
 from rollyard.training.groups import Treatment
 from rollyard.training.update import Batch
-from tests.support.waiting import until
+from tests.support.waiting import short_s, until
 from tests.unit.training.scripted_training import (
-    SHORT_S,
     ScriptedPolicy,
     Training,
     alternating,
@@ -72,7 +71,7 @@ async def test_a_rollout_that_failed_for_good_does_not_count_in_its_group(tmp_pa
 async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Path) -> None:
     policy = ScriptedPolicy(lambda question, count: "1")
     policy.hangs = lambda question, count: question == 0 and count == 0
-    model = {"request_timeout_s": SHORT_S, "max_attempts": 3, "retry_timeouts": False}
+    model = {"request_timeout_s": short_s(), "max_attempts": 3, "retry_timeouts": False}
     async with training(tmp_path, policy, model_settings=model) as run:
         [batch] = await run.played()
         assert [(row["failure_kind"], row["terminal"]) for row in run.failures(1)] == [("timeout", True)]
@@ -85,7 +84,7 @@ async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Pa
 async def test_an_episode_that_exceeds_its_deadline_is_left_out_and_not_retried(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: question == 0 and count == 0
-    async with training(tmp_path, policy, group_size=3, rollout_timeout_s=SHORT_S) as run:
+    async with training(tmp_path, policy, group_size=3, rollout_timeout_s=short_s()) as run:
         [batch] = await run.played()
     assert [member.treatment for member in batch.groups[0].members].count(Treatment.LEFT_OUT) == 1
     assert policy.asked[0] == 3

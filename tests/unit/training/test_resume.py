@@ -13,9 +13,8 @@ import pytest
 from rollyard.records.errors import RunError
 from rollyard.training.step_files import StepFiles
 from tests.support.stacks import keys_of
-from tests.support.waiting import until
+from tests.support.waiting import short_s, until
 from tests.unit.training.scripted_training import (
-    SHORT_S,
     ScriptedPolicy,
     Training,
     training,
@@ -65,7 +64,7 @@ async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(
 async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: (question, count) == (0, 0)
-    async with training(tmp_path, policy, model_settings={"request_timeout_s": SHORT_S}) as run:
+    async with training(tmp_path, policy, model_settings={"request_timeout_s": short_s()}) as run:
         before = await run.played()
         interrupt(run, 1)
         after = await run.played()

@@ -16,6 +16,7 @@ from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, FaultCon
 from tests.faults.chaos.invariants import hold, injected
 from tests.faults.chaos.plugins import STEP
 from tests.faults.chaos.workspace import Run, send
+from tests.support.waiting import deadline_s
 
 NOBODY = 65534
 
@@ -147,7 +148,7 @@ async def another_user(context: FaultContext, rng: random.Random) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        printed, errors = await asyncio.wait_for(caller.communicate(), 300.0)
+        printed, errors = await asyncio.wait_for(caller.communicate(), deadline_s())
     answers = printed.decode().splitlines()
     injected(len(answers) == len(lines), f"the other user could not send requests: {errors.decode()[-500:]}")
     injected(answers[-1].startswith("200"), f"the other user cannot reach an ordinary server: {answers[-1]}")

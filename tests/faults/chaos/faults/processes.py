@@ -26,6 +26,7 @@ from tests.faults.chaos.fault_context import (
 from tests.faults.chaos.invariants import Broken, hold, injected, read, whole
 from tests.faults.chaos.workspace import Run
 from tests.support.processes import alive
+from tests.support.waiting import deadline_s
 
 BLOCKED_S = 8.0
 
@@ -53,7 +54,7 @@ async def killed(victim: str, context: FaultContext, rng: random.Random) -> None
 
 
 async def _pid(run: Run, victim: str) -> int | None:
-    for _ in range(600):
+    for _ in range(int(2 * deadline_s())):
         try:
             if pid := await run.pid(victim):
                 return int(pid)
@@ -64,7 +65,7 @@ async def _pid(run: Run, victim: str) -> int | None:
 
 
 async def _gone(run: Run, victim: str, pid: int) -> None:
-    for _ in range(600):
+    for _ in range(int(2 * deadline_s())):
         if await run.pid(victim) not in (None, pid):
             return
         await asyncio.sleep(0.05)
@@ -98,7 +99,7 @@ async def killed_run(context: FaultContext, rng: random.Random) -> None:
             run.command.signal(signal.SIGKILL)
             status = await command.ends()
             hold(status == 1, f"the collection ended with {status}")
-            for _ in range(200):
+            for _ in range(int(2 * deadline_s())):
                 if not (left := [pid for pid in pids if alive(pid)]):
                     break
                 await asyncio.sleep(0.05)
@@ -138,7 +139,7 @@ async def unharmed(run: Run, command: Command, output: Path) -> None:
 
 async def no_sessions(run: Run) -> None:
     left = 0.0
-    for _ in range(300):
+    for _ in range(int(deadline_s())):
         if not (left := await run.gauge(ENVIRONMENT, "rollyard_sessions")):
             return
         await asyncio.sleep(0.1)

@@ -18,6 +18,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.openenv_environment.app import OpenEnvEnvironment
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.served import openenv, served
+from tests.support.waiting import short_s
 
 Reply = Callable[[Json], Any]
 TEXT_ACTION = {"type": "object", "properties": {"guess": {"type": "string"}, "metadata": {}}, "required": ["guess"]}
@@ -137,7 +138,7 @@ async def test_a_rejected_action_is_words_for_the_model(code: str) -> None:
 async def test_a_broken_server_is_a_failure_and_no_reward(step: Any, kind: FailureKind) -> None:
     async with (
         openenv_server(replies(step)) as url,
-        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0, timeout="failure") as (servers, _),
+        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=short_s(), timeout="failure") as (servers, _),
     ):
         with pytest.raises(Failure) as raised:
             await play(servers)
@@ -147,7 +148,7 @@ async def test_a_broken_server_is_a_failure_and_no_reward(step: Any, kind: Failu
 async def test_an_action_that_hangs_the_server_ends_the_episode_with_the_rewards_so_far() -> None:
     async with (
         openenv_server(replies(observed("warm", 0.25), ...)) as url,
-        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0) as (servers, _),
+        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=short_s()) as (servers, _),
     ):
         row = await play(servers)
     assert (row["reward"], row["openenv_timed_out"]) == (0.25, True)

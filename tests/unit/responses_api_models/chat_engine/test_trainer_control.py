@@ -16,7 +16,7 @@ from rollyard.responses_api_models.chat_engine.vllm_control import FORWARDED, GE
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.server.settings import parse_settings
 from tests.support.checkpoint_run import active_urls
-from tests.support.waiting import deadline_s, until
+from tests.support.waiting import deadline_s, short_s, until
 from tests.support.weight_engine import (
     ODD_STREAM,
     REFUSAL,
@@ -281,7 +281,7 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
     engine = WeightEngine()
     async with trainer_server(engine, kind=RecordingModel) as policy:
         await policy.update("/weights/one", version="a")
-        await policy.post(f"/pause?lease_s={deadline_s() / 60}")
+        await policy.post(f"/pause?lease_s={short_s()}")
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
         status, detail = await policy.call_model()

@@ -14,7 +14,7 @@ import pytest
 from rollyard.services.sandbox.backends import BackendName
 from rollyard.services.sandbox.box import Box, BoxEntry, BoxRefused, CommandResult, content, relayed
 from tests.support.boxes import start_or_skip
-from tests.support.waiting import deadline_s, until
+from tests.support.waiting import deadline_s, short_s, until
 
 ENV = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
 BACKENDS: tuple[BackendName, ...] = ("namespaces", "landlock", "docker")
@@ -63,7 +63,7 @@ async def test_long_output_keeps_its_start_and_its_end(box: Box) -> None:
 
 
 async def test_a_command_is_stopped_when_its_time_is_over(box: Box) -> None:
-    result = await sh(box, "echo begun; sleep 1000; echo done", timeout_s=deadline_s() / 60)
+    result = await sh(box, "echo begun; sleep 1000; echo done", timeout_s=short_s())
     assert result.timed_out and result.output == "begun\n"
     assert (await sh(box, "echo next")).output == "next\n"
 
