@@ -197,7 +197,7 @@ def after_from(text: str) -> Build:
 
 
 def test_comments_lower_case_and_instructions_without_effect_under_harbor_are_ignored() -> None:
-    assert after_from('CMD ["x"]\nENTRYPOINT x\nEXPOSE 80\nLABEL a=b\nHEALTHCHECK NONE').steps == []
+    assert after_from('CMD ["x"]\nENTRYPOINT []\nEXPOSE 80\nLABEL a=b\nHEALTHCHECK NONE').steps == []
     found = build("# syntax=docker/dockerfile:1\n\nfrom debian:12\n# RUN apt-get\nworkdir /app")
     assert found.workdir == "/app" and found.steps == []
 
@@ -264,6 +264,7 @@ def test_sources_and_target_of_a_copy_are_read() -> None:
         ("FROM debian:12\nADD https://a.b/c /c", "a box has no network"),
         ("FROM debian:12\nADD a.tar.gz /", "archives are not extracted"),
         ("FROM debian:12\nUSER nobody", "a box has one user, root"),
+        ('FROM debian:12\nENTRYPOINT ["/start.sh"]', "a box does not run it"),
         ("FROM debian:12\nENV A", "expected NAME=value"),
         ("FROM debian:12\nENV =x y", "expected NAME=value"),
         ("FROM debian:12\nENV A=\0", "contains a NUL character"),
