@@ -139,7 +139,8 @@ class Play:
         """Raises UnsupportedTask if the box cannot be built, and other errors if that is not the task's fault."""
         play = cls(task, shop, await shop.box(task, task.place, endpoint=endpoint))
         try:
-            problem = await play.box.prepare(task.steps[0])
+            problem = await play.box.unhealthy(task.config.environment.healthcheck)
+            problem = problem or await play.box.prepare(task.steps[0])
             await play.start_servers()
         except BoxRefused as error:
             problem = str(error)
