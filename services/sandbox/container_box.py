@@ -105,16 +105,14 @@ class ContainerBoxes:
             status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
                 raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
-        arguments = ("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        return await self._inspected(image, "{{.Config.WorkingDir}}") or "/"
+
+    async def _inspected(self, image: str, template: str) -> str:
+        arguments = ("image", "inspect", "--format", template, image)
         status, output = await _run_client(self.name, arguments, separate=True)
         if status:
             raise OperatorError(f"the image {image} cannot be inspected")
-        return output.decode().strip() or "/"
-
-    async def _has_entrypoint(self, image: str) -> bool:
-        arguments = ("image", "inspect", "--format", "{{len .Config.Entrypoint}}", image)
-        _, output = await _run_client(self.name, arguments, separate=True)
-        return output.strip() not in (b"", b"0")
+        return output.decode().strip()
 
     async def start(self, plan: BoxPlan) -> Box:
         """Start a box of an image that is on this host (`build`, `workdir_of`)."""
@@ -134,7 +132,7 @@ class ContainerBoxes:
             async with asyncio.timeout(_START_S):
                 while (line := await client.stdout.readline()) and line != b"ready\n":
                     printed += line
-                if line and await self._has_entrypoint(plan.image):
+                if line and await self._inspected(plan.image, "{{len .Config.Entrypoint}}") != "0":
                     box.spare_entrypoint()
                 if line and plan.endpoint:
                     await box.listen()
@@ -233,11 +231,14 @@ class ContainerBox:
         return CommandResult(exit_code=code, output=output.text(), timed_out=timed_out, output_dropped=output.dropped)
 
     async def put(self, entries: Sequence[BoxEntry]) -> None:
+        if not entries:  # Podman refuses an archive of nothing
+            return
         archive = await asyncio.to_thread(_packed, entries)
         await self._call("cp", "-", f"{self.name}:/", stdin=archive)
 
     async def get(self, path: str, limit: int) -> list[BoxEntry] | None:
-        arguments = ("cp", "--follow-link", f"{self.name}:{path}", "-")
+        follow = ("--follow-link",) if self._program == "docker" else ()  # Podman always does
+        arguments = ("cp", *follow, f"{self.name}:{path}", "-")
         status, archive = await _run_client(self._program, arguments, limit=_MAX_TAR, separate=True)
         if status:
             if await self._is_gone():
