@@ -111,7 +111,7 @@ async def test_what_the_entrypoint_of_an_image_starts_runs_during_the_tests_and_
 async def test_an_entrypoint_that_hides_process_1_from_the_box_stops_the_start(tmp_path: Path) -> None:
     if why := await why_no_box("docker"):
         pytest.skip(why)
-    lines = f"FROM {TEST_IMAGE}\nCOPY start.sh /\nENTRYPOINT [\"bash\", \"/start.sh\"]\n"
+    lines = f'FROM {TEST_IMAGE}\nCOPY start.sh /\nENTRYPOINT ["bash", "/start.sh"]\n'
     write_task(tmp_path, name="hidden", dockerfile=lines, files={"environment/start.sh": '"$@"; true'})
     with pytest.raises(Failure, match="must end with `exec"):
         await played("docker", "hidden", ["Done."], tmp_path)

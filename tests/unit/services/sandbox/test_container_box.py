@@ -123,6 +123,23 @@ async def test_a_build_on_the_default_network_names_none(engine: ContainerBoxes,
     assert "build --tag tag folder" in (tmp_path / "calls").read_text()
 
 
+async def test_podman_is_sent_no_flag_of_docker_and_no_empty_archive(
+    engine: ContainerBoxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "podman"):
+        (tmp_path / name).symlink_to(engine.name)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    calls = tmp_path / "calls"
+    for name, copy in (("docker", "cp --follow-link"), ("podman", "cp")):
+        box = await ContainerBoxes(name, "bridge").start(PLAN)
+        await box.put([])
+        calls.write_text("")
+        await box.get("/a", 10)
+        assert calls.read_text().startswith(f"{copy} rollyard-box-")
+        await box.close()
+        (tmp_path / "ended").unlink()
+
+
 async def test_starting_a_box_pulls_no_image(box: Box, tmp_path: Path) -> None:
     assert "--pull=never" in (tmp_path / "calls").read_text()
 
