@@ -60,8 +60,12 @@ class HarborTask(EpisodeTools[HarborSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: HarborSettings) -> AsyncIterator[Workshop]:
-        """Find boxes that work on this host, and load the tasks. Raises OperatorError."""
-        yield await workshop(settings)
+        """Find boxes that work on this host, and load the tasks. Raises OperatorError, also if none can be played."""
+        shop = await workshop(settings)
+        if not shop.tasks.playable:
+            name, reason = next(iter(shop.tasks.refused.items()))
+            raise OperatorError(f"none of the {len(shop.tasks.refused)} tasks can be played here; {name}: {reason}")
+        yield shop
 
     def __init__(self, task: Mapping[str, Any], settings: HarborSettings) -> None:
         """Find the row's task. Raises BadTask if it does not exist, has changed, or cannot be played here."""

@@ -16,7 +16,7 @@ from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READ_ONLY = (*SYSTEM_PATHS, "/proc", "/dev", "/sys")
-_IGNORED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK"})
+_IGNORED = frozenset({"CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK"})
 """Harbor starts the container with a command of its own, so these have no effect there either."""
 _SUBSTITUTED = frozenset({"COPY", "ADD", "ENV", "WORKDIR", "USER", "FROM", "VOLUME"})
 
@@ -78,6 +78,7 @@ class _Reader:
             "SHELL": self._set_shell,
             "USER": self._user,
             "VOLUME": self._volume,
+            "ENTRYPOINT": self._entrypoint,
         }
 
     def read(self, instruction: DockerInstruction) -> None:
@@ -173,6 +174,10 @@ class _Reader:
     def _user(self, instruction: DockerInstruction) -> None:
         if instruction.text.partition(":")[0] not in ("root", "0"):
             raise instruction.refuse("a box has one user, root")
+
+    def _entrypoint(self, instruction: DockerInstruction) -> None:
+        if instruction.text != "[]":
+            raise instruction.refuse("a box does not run it; a container does (boxes: docker)")
 
     def _absolute(self, path: str, instruction: DockerInstruction) -> str:
         found = absolute(posixpath.join(self.build.workdir, path))

@@ -13,7 +13,13 @@ import orjson
 
 from rollyard.records.types import MAX_REWARD, is_number
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_folder import SOLUTION, WORKDIR, HarborSettings, TaskStep
+from rollyard.resources_servers.harbor_task.task_folder import (
+    SOLUTION,
+    WORKDIR,
+    HarborSettings,
+    HealthcheckSection,
+    TaskStep,
+)
 from rollyard.services.sandbox.box import Box, BoxEntry, BoxRefused, CommandResult, content
 
 VERIFIER_LOGS = "/logs/verifier"
@@ -43,16 +49,32 @@ class TaskBox:
                 self.ran_s += time.monotonic() - started
 
     async def prepare(self, step: TaskStep) -> str:
-        """Copy the files of a step into the working directory and run its setup.sh. Return why it failed, or ""."""
+        """Copy the files of a step into the working directory, run its setup.sh, and wait until its health check
+        succeeds. Return why that failed, or "".
+        """
         folder = step.folder / WORKDIR
-        if not step.name or not folder.is_dir():
+        if step.name and folder.is_dir():
+            await self.box.put(list(tree(folder, self.workdir)))
+            if (folder / "setup.sh").exists():
+                result = await self.run(("/bin/bash", "setup.sh"), _SETUP_S)
+                if result.exit_code != 0:
+                    return f"setup.sh of the step {step.name} failed: {result.output[-500:].strip()}"
+        return await self.unhealthy(step.healthcheck)
+
+    async def unhealthy(self, check: HealthcheckSection | None) -> str:
+        """Wait until a health check succeeds. Return why it does not, or ""."""
+        if check is None:
             return ""
-        await self.box.put(list(tree(folder, self.workdir)))
-        if not (folder / "setup.sh").exists():
-            return ""
-        result = await self.run(("/bin/bash", "setup.sh"), _SETUP_S)
-        failed = result.exit_code != 0
-        return f"setup.sh of the step {step.name} failed: {result.output[-500:].strip()}" if failed else ""
+        started, failures = time.monotonic(), 0
+        while True:
+            is_starting = time.monotonic() - started < check.start_period_sec
+            result = await self.run(("/bin/bash", "-c", check.command), check.timeout_sec)
+            if result.exit_code == 0:
+                return ""
+            failures += not is_starting
+            if failures >= check.retries:
+                return f"the health check `{check.command:.200}` failed: {result.output[-500:].strip()}"
+            await asyncio.sleep(check.start_interval_sec if is_starting else check.interval_sec)
 
     async def solve(self, step: TaskStep, limit_s: float) -> CommandResult:
         if not (step.folder / SOLUTION / "solve.sh").is_file():

@@ -106,16 +106,13 @@ def _images(backend: BoxBackend) -> ContainerBoxes:
 
 
 async def workshop(settings: HarborSettings) -> Workshop:
-    """Find boxes that work on this host, and load the tasks. Raises OperatorError, also if no task can be played."""
+    """Find boxes that work on this host, and load the tasks. Raises OperatorError."""
     backend = await backend_named(settings.boxes, settings.container_network or "none")
     if Need.PATHS in backend.lacks:
         raise OperatorError(
             f"boxes: {settings.boxes}: {backend.lacks[Need.PATHS]}; expected boxes: namespaces, docker or podman"
         )
     tasks = await asyncio.to_thread(load_tasks, settings, backend.lacks)
-    if not tasks.playable:
-        name, reason = next(iter(tasks.refused.items()))
-        raise OperatorError(f"none of the {len(tasks.refused)} tasks can be played here; {name}: {reason}")
     slots = asyncio.Semaphore(settings.slots or 2 * len(os.sched_getaffinity(0)))
     return Workshop(tasks, settings, backend, slots, {})
 
@@ -139,7 +136,8 @@ class Play:
         """Raises UnsupportedTask if the box cannot be built, and other errors if that is not the task's fault."""
         play = cls(task, shop, await shop.box(task, task.place, endpoint=endpoint))
         try:
-            problem = await play.box.prepare(task.steps[0])
+            problem = await play.box.unhealthy(task.config.environment.healthcheck)
+            problem = problem or await play.box.prepare(task.steps[0])
             await play.start_servers()
         except BoxRefused as error:
             problem = str(error)

@@ -33,11 +33,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=positive, help="maximum number of rows to write (default: all)")
     parser.add_argument("--boxes", choices=get_args(BackendName), default="auto", help="like the setting boxes")
     parser.add_argument("--container-network", help="like the setting container_network")
+    parser.add_argument(
+        "--host-path", action="append", default=[], type=Path, help="like the setting host_paths; repeatable"
+    )
     options = parser.parse_args(arguments)
     network = {} if options.container_network is None else {"container_network": options.container_network}
     check_output(options.output, ())
     settings = HarborSettings(
-        boxes=options.boxes, tasks=options.tasks, accept_images=tuple(options.accept_image), **network
+        boxes=options.boxes,
+        tasks=options.tasks,
+        accept_images=tuple(options.accept_image),
+        host_paths=tuple(options.host_path),
+        **network,
     )
     refused, playable = asyncio.run(_sorted(settings, options.check_solutions))
     for name, reason in sorted(refused.items()):

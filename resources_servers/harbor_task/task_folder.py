@@ -102,6 +102,7 @@ class TaskStep:
     """Where the tests run, if not in the box of the episode."""
     artifacts: tuple[str, ...]
     """Paths that a separate verifier gets from the box of the episode."""
+    healthcheck: HealthcheckSection | None
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def _steps(path: Path, config: TaskConfig, place: Place, host: Host) -> Iterator
             min_reward=section.min_reward if section else None,
             separate=separate,
             artifacts=sources,
+            healthcheck=section.healthcheck if section else None,
         )
 
 
@@ -343,6 +345,18 @@ class McpServer(_Section):
     args: tuple[str, ...] = ()
 
 
+class HealthcheckSection(_Section):
+    """A command that must succeed before the model starts. Failures during the start period do not count."""
+
+    command: str
+    interval_sec: float = Field(default=5.0, ge=0, le=600)
+    timeout_sec: float = Field(default=30.0, gt=0, le=600)
+    start_period_sec: float = Field(default=0.0, ge=0, le=600)
+    start_interval_sec: float = Field(default=5.0, gt=0, le=600)
+    retries: int = Field(default=3, ge=1, le=100)
+    """Number of failures in a row after which the task cannot be played."""
+
+
 class EnvironmentSection(_Section):
     build_timeout_sec: float = Field(default=600.0, gt=0)
     docker_image: str | None = None
@@ -355,7 +369,7 @@ class EnvironmentSection(_Section):
     tpu: dict[str, Any] | None = None
     mcp_servers: list[McpServer] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict)
-    healthcheck: dict[str, Any] | None = None
+    healthcheck: HealthcheckSection | None = None
     workdir: str | None = None
     network_mode: NetworkMode | None = None
     allow_internet: bool | None = None
@@ -399,7 +413,7 @@ class StepSection(_Section):
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     min_reward: float | dict[str, float] | None = None
-    healthcheck: dict[str, Any] | None = None
+    healthcheck: HealthcheckSection | None = None
     artifacts: list[str | ArtifactSection] = Field(default_factory=list)
 
 
@@ -445,8 +459,6 @@ def _refusals(config: TaskConfig, lacks: Mapping[Need, str]) -> Iterator[str]:
     for step in steps:
         if step.name in (".", "..") or step.name.endswith((".", " ")):
             yield f"[[steps]]: the name {step.name!r} is not that of a folder"
-        if step.healthcheck:
-            yield f"steps.{step.name}.healthcheck: services are not started"
     environments = {"environment": config.environment}
     verifiers = {"verifier": config.verifier, **{f"steps.{step.name}.verifier": step.verifier for step in steps}}
     agents = {"agent": config.agent, **{f"steps.{step.name}.agent": step.agent for step in steps}}
@@ -465,7 +477,7 @@ def _refusals(config: TaskConfig, lacks: Mapping[Need, str]) -> Iterator[str]:
             yield f"{name}.gpus = {environment.gpus}: a box has no GPU"
         if environment.tpu:
             yield f"{name}.tpu: a box has no TPU"
-        if environment.healthcheck:
+        if environment.healthcheck and name != "environment":
             yield f"{name}.healthcheck: services are not started"
         for server in environment.mcp_servers:
             if server.transport != "stdio" or not server.command:

@@ -38,9 +38,28 @@ _UNNEEDED = ("NET_RAW", "MKNOD", "AUDIT_WRITE")
 """Capabilities that Docker gives to a container's root user, and Podman does not. `sshd` needs SYS_CHROOT, package
 managers need SETFCAP, and images with `sudo` need their setuid programs.
 """
+_PROBE = """command -v timeout >/dev/null || exit 1
+[ $$ = 1 ] || { echo 'the ENTRYPOINT of the image must end with `exec "$@"`'; exit 1; }
+"""
+"""Without `timeout`, every command would fail."""
 _LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
 """Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
 other processes, another one takes its place. `wait` also collects the processes that have lost their parent.
+"""
+_KILL = "kill -9 -1; :"
+"""Process 1 ignores it; its child `cat` is replaced."""
+_KILL_OTHERS = """while :; do
+    found=
+    for file in /proc/[0-9]*/stat; do
+        pid=${file#/proc/} && pid=${pid%/stat}
+        read -r line 2>/dev/null <"$file" || continue
+        set -- ${line##*) }
+        case $1$4 in Z*|?1|?$$) ;; *) kill -9 "$pid" && found=1 ;; esac
+    done 2>/dev/null
+    [ "$found" ] || exit 0
+done"""
+"""Spares what the image's ENTRYPOINT has started, which is in the session of process 1. Each command is in a session of
+its own, and a process cannot enter one that exists.
 """
 _COMMAND = (
     'exec 2>/dev/null; mark=$1 limit=$2; shift 2; (timeout -s KILL "$limit" "$@" 2>&1); printf "\\n%s %d\\n" "$mark" $?'
@@ -86,11 +105,14 @@ class ContainerBoxes:
             status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
                 raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
-        arguments = ("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+        return await self._inspected(image, "{{.Config.WorkingDir}}") or "/"
+
+    async def _inspected(self, image: str, template: str) -> str:
+        arguments = ("image", "inspect", "--format", template, image)
         status, output = await _run_client(self.name, arguments, separate=True)
         if status:
             raise OperatorError(f"the image {image} cannot be inspected")
-        return output.decode().strip() or "/"
+        return output.decode().strip()
 
     async def start(self, plan: BoxPlan) -> Box:
         """Start a box of an image that is on this host (`build`, `workdir_of`)."""
@@ -100,9 +122,8 @@ class ContainerBoxes:
         shown = [f"--volume={path}:{path}:ro" for path in plan.visible]
         options = [f"--network={self._network if plan.network else 'none'}", f"--hostname={plan.hostname}"]
         options += [f"--cap-drop={capability}" for capability in _UNNEEDED]
-        options += ["--pull=never", "--rm", "--interactive", f"--name={name}", "--workdir=/", "--entrypoint=/bin/sh"]
-        # `timeout` is probed here, because its absence would make every command fail.
-        leash = ("-c", f"command -v timeout >/dev/null && {_LEASH}", "leash", *(plan.folders or ("/tmp",)))
+        options += ["--pull=never", "--rm", "--interactive", f"--name={name}", "--workdir=/"]
+        leash = ("/bin/sh", "-c", _PROBE + _LEASH, "leash", *(plan.folders or ("/tmp",)))
         client = await _started(self.name, "run", *options, *limits, *shown, plan.image, *leash)
         box = ContainerBox(self.name, name, client, plan)
         assert client.stdout is not None
@@ -111,6 +132,8 @@ class ContainerBoxes:
             async with asyncio.timeout(_START_S):
                 while (line := await client.stdout.readline()) and line != b"ready\n":
                     printed += line
+                if line and await self._inspected(plan.image, "{{len .Config.Entrypoint}}") != "0":
+                    box.spare_entrypoint()
                 if line and plan.endpoint:
                     await box.listen()
         except TimeoutError:
@@ -138,6 +161,13 @@ class ContainerBox:
         self._client = client
         self._output_limit = plan.output
         self._cancelled = False
+        self._kill = _KILL
+        self._drain: asyncio.Task[None] | None = None
+
+    def spare_entrypoint(self) -> None:
+        """Let what the image's ENTRYPOINT has started run until the box is closed, and read what it prints."""
+        self._kill = _KILL_OTHERS
+        self._drain = asyncio.create_task(_drained(self._client))
 
     def path(self, path: str) -> str:
         return path
@@ -201,11 +231,14 @@ class ContainerBox:
         return CommandResult(exit_code=code, output=output.text(), timed_out=timed_out, output_dropped=output.dropped)
 
     async def put(self, entries: Sequence[BoxEntry]) -> None:
+        if not entries:  # Podman refuses an archive of nothing
+            return
         archive = await asyncio.to_thread(_packed, entries)
         await self._call("cp", "-", f"{self.name}:/", stdin=archive)
 
     async def get(self, path: str, limit: int) -> list[BoxEntry] | None:
-        arguments = ("cp", "--follow-link", f"{self.name}:{path}", "-")
+        follow = ("--follow-link",) if self._program == "docker" else ()  # Podman always does
+        arguments = ("cp", *follow, f"{self.name}:{path}", "-")
         status, archive = await _run_client(self._program, arguments, limit=_MAX_TAR, separate=True)
         if status:
             if await self._is_gone():
@@ -222,8 +255,7 @@ class ContainerBox:
         await self._call("exec", self.name, "rm", "-rf", "--", path)
 
     async def kill_processes(self) -> None:
-        # Process 1 ignores it; its child `cat` is replaced.
-        await self._call("exec", self.name, "/bin/sh", "-c", "kill -9 -1; :")
+        await self._call("exec", self.name, "/bin/sh", "-c", self._kill)
         self._cancelled = False
 
     async def close(self) -> None:
@@ -233,6 +265,8 @@ class ContainerBox:
             self._client.stdin.close()  # ends process 1, also if nobody waits for the engine's answer
         await _run_client(self._program, ("rm", "--force", "--volumes", self.name), timeout_s=_CLIENT_S)
         await _end(self._client)
+        if self._drain is not None:
+            await self._drain
 
     async def _is_gone(self) -> bool:
         """Return whether the container has ended. Raises Failure if the engine does not answer."""
@@ -323,6 +357,13 @@ async def _end(client: asyncio.subprocess.Process) -> None:
     client._transport.close()  # type: ignore[attr-defined]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(client.wait(), _END_S)
+
+
+async def _drained(client: asyncio.subprocess.Process) -> None:
+    """Read the output until it ends, so that who writes it does not wait."""
+    assert client.stdout is not None
+    while await client.stdout.read(1 << 16):
+        pass
 
 
 def _last(output: bytes) -> str:

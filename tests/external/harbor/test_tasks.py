@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import Failure
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.services.sandbox.backends import BackendName
 from rollyard.testing import Rollout, calls, play
 from tests.support.boxes import TEST_IMAGE, why_no_box
+from tests.unit.resources_servers.harbor_task.folders import write_task
 
 TASKS = Path(__file__).parent / "tasks"
 pytestmark = pytest.mark.smoke
@@ -76,3 +78,40 @@ async def test_a_separate_verifier_does_not_see_what_the_model_did_to_its_own_bo
     assert (await played(boxes, "separate", [calls("bash", command=cheat), "Done."])).reward == 0.0
     honest = "echo 42 > answer.txt; rm -rf /tests /logs/verifier"
     assert (await played(boxes, "separate", [calls("bash", command=honest), "Done."])).reward == 1.0
+
+
+START = """mkfifo /question /answer
+while read -r line </question; do
+    head -c 100000 /dev/zero
+    echo "$line answered" >/answer
+done &
+exec "$@"
+"""
+ASK = "for i in 1 2 3; do echo $1 >/question; timeout 20 cat /answer; done"
+SERVED = """grep -lz '[l]eft_running' /proc/[0-9]*/cmdline && exit
+[ "$(sh /ask.sh it)" = "$(cat answers.txt)" ] && echo 1 > /logs/verifier/reward.txt
+"""
+
+
+async def test_what_the_entrypoint_of_an_image_starts_runs_during_the_tests_and_what_the_model_starts_does_not(
+    tmp_path: Path,
+) -> None:
+    if why := await why_no_box("docker"):
+        pytest.skip(why)
+    lines = f'FROM {TEST_IMAGE}\nCOPY *.sh /\nWORKDIR /app\nENTRYPOINT ["bash", "/start.sh"]\n'
+    files = {"environment/start.sh": START, "environment/ask.sh": ASK}
+    write_task(tmp_path, name="served", dockerfile=lines, test=SERVED, files=files)
+    left = "python3 -c 'import os, time; left_running = os.{}; time.sleep(1000)' &"
+    left_running = f"{left.format('getpid()')} {left.format('setsid()')}"
+    turns = [calls("bash", command=f"{left_running} sh /ask.sh it >answers.txt; cat answers.txt"), "Done."]
+    rollout = await played("docker", "served", turns, tmp_path)
+    assert (rollout.tool_outputs[0], rollout.reward) == ("it answered\n" * 3, 1.0), rollout["test_output"]
+
+
+async def test_an_entrypoint_that_hides_process_1_from_the_box_stops_the_start(tmp_path: Path) -> None:
+    if why := await why_no_box("docker"):
+        pytest.skip(why)
+    lines = f'FROM {TEST_IMAGE}\nCOPY start.sh /\nENTRYPOINT ["bash", "/start.sh"]\n'
+    write_task(tmp_path, name="hidden", dockerfile=lines, files={"environment/start.sh": '"$@"; true'})
+    with pytest.raises(Failure, match="must end with `exec"):
+        await played("docker", "hidden", ["Done."], tmp_path)

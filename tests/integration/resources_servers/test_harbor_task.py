@@ -178,6 +178,17 @@ async def test_calls_after_the_last_step_buy_no_reward(tmp_path: Path) -> None:
     assert (gated.reward, gated["rewards"]) == (0.0, {"a": 0.0})
 
 
+async def test_a_health_check_is_repeated_until_it_succeeds_and_ends_the_task_if_it_does_not(tmp_path: Path) -> None:
+    check = 'command = "echo >>/app/tries; [ $(wc -l </app/tries) = 3 ]"\ninterval_sec = 0.0\n'
+    config = f"[environment.healthcheck]\n{check}retries = 3\n{STEPS}[steps.healthcheck]\n{check}retries = 4\n"
+    folder = write_task(tmp_path, config=config, files=STEP_FILES)
+    rollout = await episode(tmp_path, [calls("bash", command="wc -l <tries"), [DONE, FINISH]])
+    assert (rollout.tool_outputs[0], rollout["rewards"]) == ("3\n", {"a": 1.0, "b": 0.0})
+    assert "the health check `echo" in rollout["problem"]
+    (folder / "task.toml").write_text(config.replace("retries = 3", "retries = 2"))
+    assert (await failure_of(episode(tmp_path, ["Done."]))).kind is FailureKind.BAD_TASK
+
+
 async def test_processes_that_the_tests_leave_are_dead_when_the_reward_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

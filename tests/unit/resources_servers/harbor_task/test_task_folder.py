@@ -89,7 +89,8 @@ def test_the_digest_depends_on_every_file_and_a_link_within_its_part_is_kept(tmp
         ('[[steps]]\nname = "a"\n[[steps]]\nname = "A"', "two steps have the same name"),
         ('[[steps]]\nname = "a"\n[steps.agent]\nuser = "me"', "steps.a.agent.user = 'me': a box has one user, root"),
         ('[[environment.mcp_servers]]\nname = "a"', "environment.mcp_servers"),
-        ('[environment.healthcheck]\ncommand = "a"', "environment.healthcheck"),
+        ('[environment.healthcheck]\ncommand = "a"\nretries = 0', "environment.healthcheck.retries"),
+        ('[verifier.environment.healthcheck]\ncommand = "a"', "verifier.environment.healthcheck"),
         ("[verifier.environment]\ngpus = 1", "verifier.environment.gpus = 1"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\n', "contradicts verifier.environment"),
         ('[verifier]\nnetwork_mode = "public"', "verifier.network_mode = 'public'"),
@@ -197,7 +198,7 @@ def after_from(text: str) -> Build:
 
 
 def test_comments_lower_case_and_instructions_without_effect_under_harbor_are_ignored() -> None:
-    assert after_from('CMD ["x"]\nENTRYPOINT x\nEXPOSE 80\nLABEL a=b\nHEALTHCHECK NONE').steps == []
+    assert after_from('CMD ["x"]\nENTRYPOINT []\nEXPOSE 80\nLABEL a=b\nHEALTHCHECK NONE').steps == []
     found = build("# syntax=docker/dockerfile:1\n\nfrom debian:12\n# RUN apt-get\nworkdir /app")
     assert found.workdir == "/app" and found.steps == []
 
@@ -264,6 +265,7 @@ def test_sources_and_target_of_a_copy_are_read() -> None:
         ("FROM debian:12\nADD https://a.b/c /c", "a box has no network"),
         ("FROM debian:12\nADD a.tar.gz /", "archives are not extracted"),
         ("FROM debian:12\nUSER nobody", "a box has one user, root"),
+        ('FROM debian:12\nENTRYPOINT ["/start.sh"]', "a box does not run it"),
         ("FROM debian:12\nENV A", "expected NAME=value"),
         ("FROM debian:12\nENV =x y", "expected NAME=value"),
         ("FROM debian:12\nENV A=\0", "contains a NUL character"),

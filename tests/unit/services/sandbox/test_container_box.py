@@ -25,6 +25,7 @@ esac
 [ ! -e "$home/dead" ] || exit 1
 case $1 in
 info | build) ;;
+image) echo 0 ;;
 inspect) [ ! -e "$home/gone" ] && echo true ;;
 exec)
     [ ! -e "$home/gone" ] || exit 1
@@ -120,6 +121,23 @@ async def test_an_engine_is_only_found_if_it_answers(engine: ContainerBoxes, tmp
 async def test_a_build_on_the_default_network_names_none(engine: ContainerBoxes, tmp_path: Path) -> None:
     await engine.build("folder", "tag", 60.0)
     assert "build --tag tag folder" in (tmp_path / "calls").read_text()
+
+
+async def test_podman_is_sent_no_flag_of_docker_and_no_empty_archive(
+    engine: ContainerBoxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "podman"):
+        (tmp_path / name).symlink_to(engine.name)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    calls = tmp_path / "calls"
+    for name, copy in (("docker", "cp --follow-link"), ("podman", "cp")):
+        box = await ContainerBoxes(name, "bridge").start(PLAN)
+        await box.put([])
+        calls.write_text("")
+        await box.get("/a", 10)
+        assert calls.read_text().startswith(f"{copy} rollyard-box-")
+        await box.close()
+        (tmp_path / "ended").unlink()
 
 
 async def test_starting_a_box_pulls_no_image(box: Box, tmp_path: Path) -> None:
