@@ -163,7 +163,11 @@ def capturing(root: Path, block: Json, *, agent: str = "simple_agent", **engine:
     make_root(root)
     names = {"resources_server": RESOURCES, "model_server": POLICY, "token_id_capture": True}
     model = entry("responses_api_models", "vllm_model", **{**ENGINE, **engine})
-    servers = {"counter": program_entry(), "policy_model": model, "agent": entry("responses_api_agents", agent, **names)}
+    servers = {
+        "counter": program_entry(),
+        "policy_model": model,
+        "agent": entry("responses_api_agents", agent, **names),
+    }
     return load_tree(root, {**servers, "token_id_capture": {"enabled": True, "dir": "/captures", **block}})
 
 
