@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from rollyard.agents.program_agent.app import ProgramAgent
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
@@ -21,55 +25,8 @@ from tests.support.toy_tokenizer import END, encode_letters
 from tests.support.waiting import deadline_s
 
 BIN = Path(__file__).parent / "node_modules" / ".bin"
-PROVIDER = 'model_providers.policy={name="policy", base_url="{base_url}", env_key="POLICY_KEY", wire_api="responses"}'
+README = INSTALLED / "agents" / "program_agent" / "README.md"
 TASK = '--help: open the "door".\n\n  Push  it.'
-SERVER = 'mcp_servers.environment={url="{mcp_url}", bearer_token_env_var="POLICY_KEY"}'
-OPENCODE: Json = {
-    "provider": {
-        "policy": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "{base_url}", "apiKey": "{api_key}"},
-            "models": {"policy": {}},
-        }
-    },
-    "mcp": {
-        "environment": {
-            "type": "remote",
-            "url": "{mcp_url}",
-            "oauth": False,
-            "headers": {"Authorization": "Bearer {api_key}"},
-        }
-    },
-}
-PROGRAMS: dict[str, Json] = {
-    "claude": {
-        "program": [
-            *(str(BIN / "claude"), "-p", "--model", "policy", "--mcp-config", "{mcp_file}"),
-            *("--allowedTools", "mcp__environment__push", "Bash", "--", "{instruction}"),
-        ],
-        "env": {
-            **dict.fromkeys(
-                ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"), "1"
-            ),
-            "ANTHROPIC_BASE_URL": "{anthropic_url}",
-            "ANTHROPIC_API_KEY": "{api_key}",
-        },
-    },
-    "codex": {
-        "program": [
-            *(str(BIN / "codex"), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            *("-m", "policy", "-c", 'model_provider="policy"', "-c", PROVIDER, "-c", SERVER),
-            *("-c", 'web_search="disabled"', "--", "{instruction}"),
-        ],
-        "env": {"POLICY_KEY": "{api_key}"},
-    },
-    "opencode": {
-        "program": [
-            *("sh", "-c", f'exec {BIN}/opencode run --auto --title task --model policy/policy < "{{instruction_file}}"')
-        ],
-        "env": {"OPENCODE_CONFIG_CONTENT": json.dumps(OPENCODE), "OPENCODE_DISABLE_MODELS_FETCH": "1"},
-    },
-}
 NAMES = ["claude", pytest.param("codex", marks=pytest.mark.smoke), "opencode"]
 SHELLS: dict[str, Json] = {
     "claude": {"name": "Bash", "arguments": {"command": "echo seen", "description": "look"}},
@@ -81,6 +38,18 @@ SUB_AGENTS: dict[str, Json] = {  # Codex goes on while its sub-agent works, so t
     "claude": {"name": "Agent", "arguments": {**SUB_TASK, "subagent_type": "general-purpose"}},
     "opencode": {"name": "task", "arguments": {**SUB_TASK, "subagent_type": "general"}},
 }
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+
+
+def documented(name: str) -> Json:
+    """The settings of the program that a user copies."""
+    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL))
+    [found] = [block for block in blocks if name in str(block.get("program"))]
+    return cast(Json, found)
 
 
 class Door(Environment[EnvironmentSettings]):
@@ -117,7 +86,7 @@ async def played(name: str, turns: list[list[int]], **settings: Any) -> Any:
     def model(context: Context) -> VllmModel:
         return VllmModel(VllmModelSettings(**options), context)
 
-    async with episode_servers(Door, model, ProgramAgent, **{**PROGRAMS[name], **settings}) as servers:
+    async with episode_servers(Door, model, ProgramAgent, **{**documented(name), **settings}) as servers:
         servers.transport.mount("http://engine:1", engine)
         row: Json = {"question": TASK}
         answer = await servers.client.post("agent", "/run", json.dumps(row).encode(), 3 * deadline_s())
@@ -160,18 +129,16 @@ async def test_a_sub_agent_is_a_segment_of_its_own(name: str) -> None:
 
 def compacting(name: str) -> Json:
     """The settings of the program when it sums up its history again and again."""
-    program, env = PROGRAMS[name]["program"], PROGRAMS[name]["env"]
+    program, env = documented(name)["program"], documented(name)["env"]
     if name == "claude":
         return {"env": {**env, "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "1"}}
     if name == "codex":
         return {"program": [*program[:2], "-c", "model_auto_compact_token_limit=100", *program[2:]]}
-    limited = json.dumps(OPENCODE).replace(
-        '{"policy": {}}', '{"policy": {"limit": {"context": 20000, "output": 1000}}}'
-    )
-    return {"env": {**env, "OPENCODE_CONFIG_CONTENT": limited}}
+    config = env["OPENCODE_CONFIG_CONTENT"].replace("{}", '{"limit": {"context": 20000, "output": 1000}}')
+    return {"env": {**env, "OPENCODE_CONFIG_CONTENT": config}}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", SHELLS)
 async def test_a_program_that_sums_up_its_history_loses_no_sampled_token(name: str) -> None:
     turns = [turn("I push.", push(name, 2)), turn("Again.", push(name, 3)), turn("The door is open.")]
     rollout = await played(name, turns, max_steps=9, **compacting(name))
