@@ -178,7 +178,7 @@ test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environ
 	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers $(SMOKE)
 	$(INSPECT)/bin/python -m pytest tests/external/inspect $(SMOKE)
 
-test-programs: $(DEV) $(PROGRAMS)/.ready  ## test Claude Code and Codex as agents, with a scripted engine (node 18 or newer; 700 MB)
+test-programs: $(DEV) $(PROGRAMS)/.ready  ## test Claude Code, Codex and OpenCode as agents, with a scripted engine (node 18 or newer; 1 GB)
 	$(BIN)/python -m pytest tests/external/programs $(SMOKE)
 
 $(PROGRAMS)/.ready: tests/external/programs/package-lock.json

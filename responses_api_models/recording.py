@@ -166,11 +166,11 @@ def ungrouped(request: Json) -> tuple[Json, dict[str, Json]]:
             own = {"namespace": tool.get("name"), "name": function.get("name")}
             grouped[name := f"{own['namespace']}__{own['name']}"] = own
             tools.append({**function, "name": name})
-    if not grouped:
-        return request, grouped
-    given = request.get("input")
-    given = [_ungrouped_call(item) for item in given] if isinstance(given, list) else given
-    return {**request, "tools": tools, "input": given}, grouped
+    if grouped:
+        request = {**request, "tools": tools}
+    if isinstance(given := request.get("input"), list):  # calls of earlier requests, even if this one has no tools
+        request = {**request, "input": [_ungrouped_call(item) for item in given]}
+    return request, grouped
 
 
 def _ungrouped_call(item: Any) -> Any:

@@ -67,7 +67,7 @@ def replaced_settings(raw: Json, chosen: Replacement) -> tuple[Json, list[str]]:
     """Return the settings of the agent that plays instead, and the names of those that have no counterpart."""
     renamed = {chosen.renamed.get(key, key): value for key, value in raw.items()}
     kept = {key: value for key, value in renamed.items() if key in _KEPT}
-    dropped = [key for key in raw if chosen.renamed.get(key, key) not in kept]
+    dropped = [key for key in raw if key != TOKEN_CAPTURE and chosen.renamed.get(key, key) not in kept]
     return {**kept, **chosen.settings}, dropped
 
 
@@ -349,6 +349,35 @@ def _merged(base: Json, over: Json) -> Json:
     return result
 
 
+# Training-token capture: NeMo Gym puts the tokens of a rollout's model calls on the items of its output. Rollyard's
+# agents and model servers do so themselves.
+
+TOKEN_CAPTURE = "token_id_capture"
+"""A block of the config, and the setting of an agent that takes part."""
+
+
+def capturing_agents(tree: Json) -> list[str]:
+    """Return the agents whose rollouts must have tokens. Raises OperatorError if the tokens are to go elsewhere."""
+    block = tree.get(TOKEN_CAPTURE)
+    if not isinstance(block, dict) or not block.get("enabled"):
+        return []
+    elsewhere = [key for key in ("sink", "lineage_store", "external_staging") if block.get(key)]
+    if elsewhere or block.get("rebuild_response") is False:
+        found = f"{elsewhere[0]} is set" if elsewhere else "rebuild_response is false"
+        raise OperatorError(
+            f"{TOKEN_CAPTURE}.{found}, but Rollyard puts tokens only on the items of each rollout's output: drop it, "
+            f"or set {TOKEN_CAPTURE}.enabled to false"
+        )
+    families = ("agents", "responses_api_agents")
+    entries = ((str(name), family, node) for name, node in tree.items() for family in families)
+    return [
+        name
+        for name, family, node in entries
+        for _, raw in _implementations(node, family)
+        if block.get("all_agents") or raw.get(TOKEN_CAPTURE)
+    ]
+
+
 # Environment servers, through which NeMo Gym 0.7 collects. An agent of Rollyard is its own.
 
 ENVIRONMENT_SERVERS = "environment_servers"
@@ -410,6 +439,7 @@ _KEYS = frozenset({"api_key", "openai_api_key"})
 _WITHOUT_EFFECT = frozenset(
     {"debug", "num_concurrent_requests", "max_concurrent_requests", "uses_interleaved_reasoning", "num_workers"}
     | {"endpoint_stale_grace_s", "endpoint_connection_retries", "endpoint_check_interval_s"}
+    | {"token_id_capture_non_generating_requests"}
 )
 """Settings that change nothing for callers: log level, and limits that Rollyard's servers do not have."""
 _OFF = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -100,12 +100,32 @@ class ServerEntries:
     def servers(self) -> tuple[ServerSpec, ...]:
         """Return the servers. Raises OperatorError for the first invalid entry."""
         found = []
+        capturing = nemo_gym.capturing_agents(self._tree)
         for name, key, implementation, raw in list(self._entries()):
             spec = self._server(name, FAMILY_ALIASES.get(key, key), implementation, raw)
             if (spec.implementation, spec.raw) != (implementation, raw):
                 self._tree[name] = {key: {spec.implementation: spec.raw}}
             found.append(spec)
+        self._check_token_capture(capturing, {spec.name: spec for spec in found})
         return tuple(found)
+
+    def _check_token_capture(self, agents: Sequence[str], specs: Mapping[str, ServerSpec]) -> None:
+        """Raise OperatorError if the rollouts of an agent must have tokens, and its model server records none."""
+        for name in agents:
+            models = [model for key, model, _ in _references(specs[name]) if key == "model_server" and model in specs]
+            for model in models:
+                known = specs[model].external_url is None
+                if known and not getattr(specs[model].settings, "return_token_id_information", False):
+                    raise OperatorError(
+                        f"{nemo_gym.TOKEN_CAPTURE} is enabled for {name}, but its model server {model} records no "
+                        f"tokens: set return_token_id_information: true in the entry of {model}, or "
+                        f"{nemo_gym.TOKEN_CAPTURE}.enabled to false"
+                    )
+            if specs[name].program is not None or specs[name].external_url is not None:
+                self.notes.append(
+                    f"{name}: {nemo_gym.TOKEN_CAPTURE} is enabled, but only NeMo Gym's collector rebuilds the rollouts "
+                    "of its agents; here they have the tokens that the agent returns itself"
+                )
 
     def _entries(self) -> Iterator[tuple[str, str, str, Json]]:
         """Yield name, family as written, implementation and settings of each entry."""
@@ -231,6 +251,8 @@ class ServerEntries:
         self, name: str, family: str, implementation: str, folder: Path, raw: Json, *, also_theirs: bool = False
     ) -> ServerSpec:
         """`also_theirs`: NeMo Gym has a server of that name, too."""
+        if family == "agents":
+            raw = {key: value for key, value in raw.items() if key != nemo_gym.TOKEN_CAPTURE}
         if family == "responses_api_models":
             raw, without_effect = nemo_gym.translated(implementation, raw)
             if without_effect:

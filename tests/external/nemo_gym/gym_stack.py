@@ -19,10 +19,13 @@ from rollyard.services.interop.nemo_gym import NemoGymHead, NemoGymProcess
 from tests.support.commands import command_environ
 from tests.support.waiting import deadline_s
 
-VENV = INSTALLED / ".venv-nemo-gym"
+VENVS = {"0.4": INSTALLED / ".venv-nemo-gym", "0.7": INSTALLED / ".venv-nemo-gym07"}
 START_S = 5 * deadline_s()
 """Importing NeMo Gym takes seconds on a free machine, and minutes on a busy one."""
-SERVERS = ("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model")
+SERVERS = (
+    *("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model"),
+    "environment_servers/legacy_agent",  # which 0.7 adds
+)
 WITHOUT_RAY = """
 import ray
 ray.init = lambda *arguments, **options: None
@@ -74,20 +77,20 @@ class GymStack:
 
 
 @contextlib.asynccontextmanager
-async def gym_stack(folder: Path, endpoint: str, port: int) -> AsyncIterator[GymStack]:
-    """Run `gym env start` in `folder` until the block ends. The head listens on `port`."""
+async def gym_stack(folder: Path, venv: Path, endpoint: str, port: int) -> AsyncIterator[GymStack]:
+    """Run `gym env start` of `venv` in `folder` until the block ends. The head listens on `port`."""
     for server in SERVERS:
         (folder / "venvs" / server).mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
-            (folder / "venvs" / server / ".venv").symlink_to(VENV)
+            (folder / "venvs" / server / ".venv").symlink_to(venv)
     (folder / "without_ray").mkdir(exist_ok=True)
     (folder / "without_ray" / "sitecustomize.py").write_text(WITHOUT_RAY)
     printed = folder / f"gym-{port}.log"
-    path = f"{VENV}/bin{os.pathsep}{os.environ['PATH']}"
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
     configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(str(VENV / "bin" / "gym"), "env", "start", f"+config_paths=[{configs}]"),
+            *(str(venv / "bin" / "gym"), "env", "start", f"+config_paths=[{configs}]"),
             *(f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m"),
             *("+head_server.host=127.0.0.1", f"+head_server.port={port}"),
             *(f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true"),

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, gym_stack
+from tests.external.nemo_gym.gym_stack import VENVS, Endpoint, GymStack, gym_stack
 from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page, sections
 from tests.support.processes import free_port
@@ -24,10 +24,10 @@ AGENT = "mcqa_simple_agent"
 REPEATS = 3
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=VENVS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("collect")
-    (made / "gym").symlink_to(VENV)
+    (made / "gym").symlink_to(VENVS[request.param])
     return made
 
 
@@ -35,12 +35,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def stack(folder: Path) -> AsyncIterator[tuple[GymStack, Endpoint]]:
     """One stack for this module, because a start takes a minute. The last test kills its agent."""
     endpoint = Endpoint()
-    async with listening(endpoint.app) as url, gym_stack(folder, url, free_port()) as running:
+    async with listening(endpoint.app) as url, gym_stack(folder, venv(folder), url, free_port()) as running:
         yield running, endpoint
 
 
-def examples() -> Path:
-    [path] = (VENV / "lib").glob("python3*/site-packages/resources_servers/mcqa/data/example.jsonl")
+def venv(folder: Path) -> Path:
+    return (folder / "gym").readlink()
+
+
+def examples(folder: Path) -> Path:
+    [path] = (venv(folder) / "lib").glob("python3*/site-packages/resources_servers/mcqa/data/example.jsonl")
     return path
 
 
@@ -48,7 +52,7 @@ def documented(program: str, stack: GymStack) -> list[str]:
     text = sections(page("nemo-gym.md"))["Collect from a NeMo Gym stack"]
     [words] = [words for words in commands(text) if words[0] == program]
     host, _, port = stack.head.partition(":")
-    local = [word.replace("gym/lib/python3.12", f"gym/lib/{examples().parents[4].name}") for word in words]
+    local = [word.replace("gym/lib/python3.12", f"gym/lib/{examples(stack.folder).parents[4].name}") for word in words]
     return [*local, f"+head_server.host={host}", f"+head_server.port={port}"]
 
 
@@ -60,8 +64,8 @@ def rows(folder: Path) -> list[Json]:
     return read_rows(folder / "results" / "mcqa.jsonl")
 
 
-def expected() -> list[tuple[int, int]]:
-    tasks = len(examples().read_bytes().splitlines())
+def expected(folder: Path) -> list[tuple[int, int]]:
+    tasks = len(examples(folder).read_bytes().splitlines())
     return [(task, repeat) for task in range(tasks) for repeat in range(REPEATS)]
 
 
@@ -70,6 +74,7 @@ async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, 
     shown = await command(*documented("ng_status", running), "+json=true", cwd=folder)
     assert shown.status == 0, shown.err
     servers = {one["server_name"]: (one["server_type"], one["ready"]) for one in orjson.loads(shown.out)}
+    assert servers.pop("mcqa_environment_server", ready := ("environment_servers", True)) == ready  # 0.7 adds it
     assert servers == {
         AGENT: ("agents", True),
         "mcqa": ("resources_servers", True),
@@ -107,11 +112,11 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     assert len(counted) == len(set(counted))
     assert all("reward" not in failure for failure in read_rows(folder / "results" / "mcqa_failures.jsonl"))
 
-    async with listening(endpoint.app) as url, gym_stack(folder, url, free_port()) as restarted:
+    async with listening(endpoint.app) as url, gym_stack(folder, venv(folder), url, free_port()) as restarted:
         finished = await command(*arguments(restarted), cwd=folder)
         assert finished.status == 0, finished.out + finished.err
     found = rows(folder)
-    assert keys_of(found) == expected()
+    assert keys_of(found) == expected(folder)
     assert all(row["agent_ref"]["name"] == AGENT and row["reward"] in (0.0, 1.0) for row in found)
     assert all({"response", "expected_answer", "_ng_task_key"} <= row.keys() for row in found)
 

@@ -15,7 +15,10 @@ from rollyard.records.nemo_gym import KINDS
 from rollyard.records.types import Json
 from tests.support.commands import BIN, Finished, command, ng_run
 from tests.support.processes import free_port
+from tests.support.scripted_engine import listening
 from tests.support.stacks import keys_of, read_rows
+from tests.support.token_engine import TokenEngine
+from tests.support.toy_tokenizer import END, encode_letters
 
 VENV = INSTALLED / ".venv-nemo-gym07"
 EXAMPLES = INSTALLED / "resources_servers" / "grl_sokoban" / "data" / "example.jsonl"
@@ -30,6 +33,26 @@ grl_sokoban_game_agent:
       failures_as_rows: true
       resources_server: {name: grl_sokoban_resources_server}
       model_server: {name: policy_model}
+"""
+CAPTURING = """
+token_id_capture: {{enabled: true, all_agents: true, dir: {captures}}}
+policy_model:
+  responses_api_models:
+    vllm_model:
+      base_url: {url}/v1
+      api_key: none
+      model: tiny
+      return_token_id_information: true
+      logprobs_mode: processed_logprobs
+      token_id_capture_non_generating_requests: [{{method: GET, path: /v1/models}}]
+grl_sokoban_resources_server: {{resources_servers: {{grl_sokoban: {{entrypoint: app.py}}}}}}
+grl_sokoban_game_agent:
+  responses_api_agents:
+    game_agent:
+      token_id_capture: true
+      max_steps: 5
+      resources_server: {{type: resources_servers, name: grl_sokoban_resources_server}}
+      model_server: {{type: responses_api_models, name: policy_model}}
 """
 TASKS, REPEATS = 3, 2
 EXPECTED = [(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)]
@@ -168,3 +191,21 @@ async def test_a_config_of_it_with_an_environment_server_starts_under_ng_run_and
         await run.ours("ng_collect_rollouts", "--agent", agent, *files, "--head", f"127.0.0.1:{port}")
     assert {row["_ng_environment_server"] for row in theirs} == {f"{name}_single_agent_turn"}
     assert keys_of(theirs) == keys_of(read_rows(tmp_path / "ours.jsonl"))
+
+
+async def test_a_run_whose_config_captures_training_tokens_gives_its_collector_the_tokens_unmasked(
+    tmp_path: Path,
+) -> None:
+    rows = EXAMPLES.read_bytes().splitlines(keepends=True)[:TASKS]
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(rows))
+    turn, port = [*encode_letters("I do not know."), END], free_port()
+    async with listening(TokenEngine([turn])) as url:
+        (tmp_path / "run.yaml").write_text(CAPTURING.format(url=url, captures=tmp_path / "captures"))
+        async with ng_run("+config_paths=[run.yaml]", f"+head_port={port}", cwd=tmp_path):
+            found = await Run(tmp_path, port).collect("rows.jsonl", "theirs.jsonl", "--agent", AGENT)
+    assert keys_of(found) == EXPECTED
+    assert not [row for row in found if row.get("mask_sample")]
+    items = [row["response"]["output"][-1] for row in found]
+    assert [item["generation_token_ids"] for item in items] == [turn] * len(EXPECTED)
+    assert {len(item["generation_log_probs"]) for item in items} == {len(turn)}
+    assert all(item["prompt_token_ids"] for item in items)

@@ -95,6 +95,8 @@ def test_functions_of_a_namespace_get_longer_names_and_so_do_their_calls() -> No
     assert changed["tools"] == [{**function, "name": "door__push"}]
     assert changed["input"][1] == {"type": "function_call", "call_id": "c", "name": "door__push", "arguments": "{}"}
     assert grouped == {"door__push": {"namespace": "door", "name": "push"}}
+    without_tools, _ = ungrouped({"input": [USER, call]})  # as when Codex lets its history be summed up
+    assert without_tools == {"input": changed["input"]}
 
 
 @asynccontextmanager

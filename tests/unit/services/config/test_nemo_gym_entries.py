@@ -155,6 +155,48 @@ def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> N
     assert any("debug has" in note for note in config.notes)
 
 
+ENGINE: Json = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "return_token_id_information": True}
+
+
+def capturing(root: Path, block: Json, *, agent: str = "simple_agent", **engine: Any) -> RunConfig:
+    """A config of NeMo Gym whose agent takes part in its training-token capture."""
+    make_root(root)
+    names = {"resources_server": RESOURCES, "model_server": POLICY, "token_id_capture": True}
+    model = entry("responses_api_models", "vllm_model", **{**ENGINE, **engine})
+    servers = {
+        "counter": program_entry(),
+        "policy_model": model,
+        "agent": entry("responses_api_agents", agent, **names),
+    }
+    return load_tree(root, {**servers, "token_id_capture": {"enabled": True, "dir": "/captures", **block}})
+
+
+@pytest.mark.parametrize("agent", ["simple_agent", "finance_agent"])
+def test_training_token_capture_is_what_the_model_server_does_already(tmp_path: Path, agent: str) -> None:
+    routes = [{"method": "GET", "path": "/metadata"}]
+    config = capturing(tmp_path, {}, agent=agent, token_id_capture_non_generating_requests=routes)
+    assert server(config, "policy_model").settings.model_dump()["return_token_id_information"] is True
+    assert "token_id_capture" not in server(config, "agent").raw
+    assert not [note for note in config.notes if "not used" in note]
+
+
+@pytest.mark.parametrize(
+    ("block", "engine", "found"),
+    [
+        ({}, {"return_token_id_information": False}, "policy_model records no tokens"),
+        ({"sink": "module:Sink"}, {}, "token_id_capture.sink"),
+        ({"external_staging": True}, {}, "token_id_capture.external_staging"),
+        ({"rebuild_response": False}, {}, "token_id_capture.rebuild_response is false"),
+    ],
+)
+def test_training_token_capture_that_would_give_no_tokens_is_refused(
+    tmp_path: Path, block: Json, engine: Json, found: str
+) -> None:
+    with pytest.raises(OperatorError, match=found):
+        capturing(tmp_path, block, **engine)
+    assert capturing(tmp_path / "off", {**block, "enabled": False}, **engine)
+
+
 def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_how_to_run_that_one(
     tmp_path: Path,
 ) -> None:
