@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.services.sandbox.backends import BackendName
 from rollyard.testing import Rollout, calls, play
 from tests.support.boxes import TEST_IMAGE, why_no_box
+from tests.support.coming_from import MODEL, endpoint, last_text, our_rewards, pair, run_lines
+from tests.support.commands import BIN
+from tests.support.scripted_engine import listening
 
 TASKS = Path(__file__).parent / "tasks"
 pytestmark = pytest.mark.smoke
@@ -76,3 +82,24 @@ async def test_a_separate_verifier_does_not_see_what_the_model_did_to_its_own_bo
     assert (await played(boxes, "separate", [calls("bash", command=cheat), "Done."])).reward == 0.0
     honest = "echo 42 > answer.txt; rm -rf /tests /logs/verifier"
     assert (await played(boxes, "separate", [calls("bash", command=honest), "Done."])).reward == 1.0
+
+
+async def test_the_commands_of_the_page_play_a_folder_of_tasks(tmp_path: Path) -> None:
+    if why := await why_no_box("namespaces"):
+        pytest.skip(why)
+    examples = Path(prepare.__file__).with_name("examples")
+    shutil.copytree(examples, tmp_path / "my_tasks")
+    solution = (examples / "count_words" / "solution" / "solve.sh").read_text()
+
+    def answer(request: Json) -> str | Json:
+        if request["messages"][-1]["role"] == "tool" or "counts.txt" not in last_text(request):
+            return "Done."
+        function = {"name": "bash", "arguments": json.dumps({"command": solution})}
+        return {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+    async with listening(endpoint(answer)) as url:
+        prepared, played = pair("Harbor", {MODEL: url}).ours
+        prepared += ["--boxes", "namespaces", "--accept-image", "debian:*"]
+        played += ["harbor_resources_server.resources_servers.harbor_task.boxes=namespaces"]
+        await run_lines([prepared, played], tmp_path, BIN)
+    assert our_rewards(tmp_path) == [0.0, 0.0, 1.0, 1.0]

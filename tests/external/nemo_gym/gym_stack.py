@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,10 @@ from tests.support.waiting import deadline_s
 VENV = INSTALLED / ".venv-nemo-gym"
 START_S = 5 * deadline_s()
 """Importing NeMo Gym takes seconds on a free machine, and minutes on a busy one."""
-SERVERS = ("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model")
+SERVERS = (
+    *("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model"),
+    "environment_servers/legacy_agent",  # since 0.5
+)
 WITHOUT_RAY = """
 import ray
 ray.init = lambda *arguments, **options: None
@@ -74,22 +77,27 @@ class GymStack:
 
 
 @contextlib.asynccontextmanager
-async def gym_stack(folder: Path, endpoint: str, port: int) -> AsyncIterator[GymStack]:
-    """Run `gym env start` in `folder` until the block ends. The head listens on `port`."""
+async def gym_stack(
+    folder: Path, endpoint: str, port: int, *, venv: Path = VENV, start: Sequence[str] = ()
+) -> AsyncIterator[GymStack]:
+    """Run `gym env start` in `folder` until the block ends. The head listens on `port`. `start`: another command line
+    that starts the same servers.
+    """
+    configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    model = (f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m")
+    program, *words = start or ("gym", "env", "start", f"+config_paths=[{configs}]", *model)
     for server in SERVERS:
         (folder / "venvs" / server).mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
-            (folder / "venvs" / server / ".venv").symlink_to(VENV)
+            (folder / "venvs" / server / ".venv").symlink_to(venv)
     (folder / "without_ray").mkdir(exist_ok=True)
     (folder / "without_ray" / "sitecustomize.py").write_text(WITHOUT_RAY)
     printed = folder / f"gym-{port}.log"
-    path = f"{VENV}/bin{os.pathsep}{os.environ['PATH']}"
-    configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(str(VENV / "bin" / "gym"), "env", "start", f"+config_paths=[{configs}]"),
-            *(f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m"),
-            *("+head_server.host=127.0.0.1", f"+head_server.port={port}"),
+            *(str(venv / "bin" / program), *words),
+            *("++head_server.host=127.0.0.1", f"++head_server.port={port}"),
             *(f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true"),
             cwd=folder,
             env=command_environ({"PATH": path, "PYTHONPATH": str(folder / "without_ray"), "WANDB_MODE": "offline"}),

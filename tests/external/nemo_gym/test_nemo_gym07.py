@@ -13,8 +13,11 @@ import pytest
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.nemo_gym import KINDS
 from rollyard.records.types import Json
+from tests.external.nemo_gym.gym_stack import gym_stack
+from tests.support.coming_from import MODEL, endpoint, last_text, our_rewards, pair, run_lines
 from tests.support.commands import BIN, Finished, command, ng_run
 from tests.support.processes import free_port
+from tests.support.scripted_engine import listening
 from tests.support.stacks import keys_of, read_rows
 
 VENV = INSTALLED / ".venv-nemo-gym07"
@@ -168,3 +171,23 @@ async def test_a_config_of_it_with_an_environment_server_starts_under_ng_run_and
         await run.ours("ng_collect_rollouts", "--agent", agent, *files, "--head", f"127.0.0.1:{port}")
     assert {row["_ng_environment_server"] for row in theirs} == {f"{name}_single_agent_turn"}
     assert keys_of(theirs) == keys_of(read_rows(tmp_path / "ours.jsonl"))
+
+
+async def test_the_pair_of_the_page_gives_as_many_rollouts_with_the_same_rewards(tmp_path: Path) -> None:
+    [packages] = (VENV / "lib").glob("python3*/site-packages")
+    (tmp_path / "gym").symlink_to(VENV)
+    rows = read_rows(packages / "resources_servers" / "mcqa" / "data" / "example.jsonl")
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    answers = {last_text(row["responses_create_params"]): row["expected_answer"] for row in rows[1:]}
+    answer = endpoint(lambda request: f"Answer: \\boxed{{{answers.get(last_text(request), 'none')}}}")
+    run = Run(tmp_path, free_port())
+    async with listening(answer) as url:
+        found = pair("NeMo Gym", {MODEL: url, "python3.13": packages.parent.name})
+        start, (_, _, *collect) = found.theirs  # `gym eval`, which `Run.gym` begins with
+        async with gym_stack(tmp_path, url, run.port, venv=VENV, start=start):
+            head = ("++head_server.host=127.0.0.1", f"++head_server.port={run.port}")
+            await run.gym(*collect, *head)
+        await run_lines(found.ours, tmp_path, BIN)
+    theirs = read_rows(tmp_path / "results" / "theirs" / "rollouts.jsonl")
+    assert sorted(row["reward"] for row in theirs) == our_rewards(tmp_path)
+    assert our_rewards(tmp_path) == [0.0] * REPEATS + [1.0] * REPEATS * (len(rows) - 1)
