@@ -46,15 +46,13 @@ PAGES = [
 ]
 SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
 """Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
-INSPECT = INSTALLED / "resources_servers" / "inspect_task" / "README.md"
-"""Its commands need inspect_ai; tests/external/inspect runs them."""
 OWN = {INSTALLED / "docs" / name for name in ("publish.md", "your-own-data.md")}
 """Their commands need the files of the page; test_own_pages.py and tests/external/packages run them."""
 TUTORIAL = INSTALLED / "docs" / "tutorial.md"
 """test_authoring_pages.py follows it."""
 COMING_FROM = INSTALLED / "docs" / PAGE
 """Its pairs need both projects; tests/external runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, INSPECT, TUTORIAL, COMING_FROM, *OWN}
+ELSEWHERE = {SOKOBAN_EVALUATION, TUTORIAL, COMING_FROM, *OWN}
 SECTIONS_ELSEWHERE = {
     "environments.md": (
         *("A single turn: exact match", "Tools: number guessing"),
