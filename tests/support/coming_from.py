@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
 from rollyard.records.types import Json
 from tests.support.commands import command
 from tests.support.doc_pages import blocks, commands, page, sections
+from tests.support.scripted_engine import chunks
 from tests.support.stacks import read_rows
 from tests.support.waiting import deadline_s
 
@@ -90,9 +93,14 @@ def endpoint(answer: Answer) -> FastAPI:
     app = FastAPI()
 
     @app.post("/v1/chat/completions")
-    async def chat(request: dict[str, Any]) -> Json:
+    async def chat(request: dict[str, Any]) -> Any:
         reply = answer(request)
         message = {"role": "assistant", **({"content": reply} if isinstance(reply, str) else reply)}
+        if request.get("stream"):
+            events = (
+                each if isinstance(each, bytes) else b"data: %b\n\n" % orjson.dumps(each) for each in chunks(message)
+            )
+            return StreamingResponse(events, media_type="text/event-stream")
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
         head = {"id": "c", "object": "chat.completion", "created": 1, "model": request["model"]}

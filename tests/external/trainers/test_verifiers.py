@@ -45,7 +45,7 @@ class Sum(vf.TaskData):
 
 
 class SumTask(vf.Task[Sum, vf.State, vf.TaskConfig]):
-    @vf.reward(weight=2.0)
+    @vf.reward
     async def right(self, trace) -> float:
         return float(trace.last_reply == self.data.answer)
 
@@ -68,8 +68,8 @@ async def test_the_pair_of_the_page_gives_as_many_rollouts_with_the_same_rewards
     [traces] = (tmp_path / "results" / "theirs").glob("*/traces.jsonl")
     played = [trace for episode in read_rows(traces) for trace in episode["traces"]]
     assert all(not trace["errors"] for trace in played), played
-    theirs = sorted(trace["rewards"]["right"]["score"] * 2 for trace in played)
-    assert theirs == our_rewards(tmp_path) == [0.0, 0.0, 2.0, 2.0]
+    theirs = sorted(trace["rewards"]["right"]["score"] for trace in played)
+    assert theirs == our_rewards(tmp_path) == [0.0, 0.0, 1.0, 1.0]
 
 
 def evaluate(stack: Any, server: str, dataset: str, folder: Path) -> list[dict[str, Any]]:
