@@ -108,7 +108,7 @@ def endpoint(answer: Answer) -> FastAPI:
 
     @app.post("/v1/responses")
     async def responses(request: dict[str, Any]) -> Json:
-        content = [{"type": "output_text", "text": answer(request), "annotations": []}]
+        content: list[Json] = [{"type": "output_text", "text": answer(request), "annotations": []}]
         message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": content}
         head = {"id": "r", "created_at": 1, "model": request["model"], "object": "response", "status": "completed"}
         return {**head, "output": [message], "tools": [], "parallel_tool_calls": False, "tool_choice": "auto"}
