@@ -32,6 +32,7 @@ from rollyard.services.datasets.dataset import MixtureSettings
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
 from tests.support.boxes import why_no_box
+from tests.support.coming_from import PAGE, pair
 from tests.support.commands import Command, options_of
 from tests.support.doc_pages import commands, sections
 from tests.support.stacks import read_rows
@@ -45,13 +46,13 @@ PAGES = [
 ]
 SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
 """Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
-INSPECT = INSTALLED / "resources_servers" / "inspect_task" / "README.md"
-"""Its commands need inspect_ai; tests/external/inspect runs them."""
 OWN = {INSTALLED / "docs" / name for name in ("publish.md", "your-own-data.md")}
 """Their commands need the files of the page; test_own_pages.py and tests/external/packages run them."""
 TUTORIAL = INSTALLED / "docs" / "tutorial.md"
 """test_authoring_pages.py follows it."""
-ELSEWHERE = {SOKOBAN_EVALUATION, INSPECT, TUTORIAL, *OWN}
+COMING_FROM = INSTALLED / "docs" / PAGE
+"""Its pairs need both projects; tests/external runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, TUTORIAL, COMING_FROM, *OWN}
 SECTIONS_ELSEWHERE = {
     "environments.md": (
         *("A single turn: exact match", "Tools: number guessing"),
@@ -102,7 +103,10 @@ EXAMPLE_NAMES = (
     *("levels/mine.xsb", "levels", "checkpoints"),
 )
 """Placeholders for files of the reader."""
-OTHER_PROGRAMS = ("aws", "gym", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd", "source")
+OTHER_PROGRAMS = (
+    *("aws", "gym", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd", "source"),
+    *("harbor", "inspect", "trl", "vf-eval"),
+)
 """Programs that are not part of Rollyard, and shell commands."""
 
 
@@ -261,6 +265,13 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
 @pytest.mark.parametrize("words", every("ng_submit"), ids=" ".join)
 def test_every_documented_ng_submit_line_has_known_options(words: list[str]) -> None:
     assert parse_arguments(words[1:]) is not None
+
+
+def test_every_pair_of_coming_from_is_run_by_a_test() -> None:
+    suites = (INSTALLED / "tests" / "external").rglob("test_*.py")
+    run = {name for path in suites for name in re.findall(r'\bpair\("(.*?)"', path.read_text())}
+    pages = sections(COMING_FROM.read_text())
+    assert run == pages.keys() and all(pair(name).theirs and pair(name).ours for name in pages)
 
 
 def test_the_documented_sagemaker_settings_are_well_formed() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -14,7 +16,10 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.openenv_environment.app import OpenEnvEnvironment
 from rollyard.services.http.listener import bind
 from tests.external.envs.guessing_server import guessing_app
+from tests.support.coming_from import MODEL, endpoint, our_rewards, pair, program, run_lines
+from tests.support.commands import BIN
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers
+from tests.support.scripted_engine import listening
 from tests.support.waiting import deadline_s
 
 
@@ -69,3 +74,20 @@ async def test_episodes_at_once_have_a_seed_each() -> None:
 
     rows, _ = await play(turn, [{"seed": seed} for seed in range(8)])
     assert [row["openenv_steps"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_the_pair_of_the_page_gives_as_many_episodes_with_the_same_rewards(tmp_path: Path) -> None:
+    def answer(request: Json) -> str | Json:
+        action = '{"number": 1}'
+        if request["messages"][-1]["role"] == "tool":
+            return "Done."
+        call = {"id": "c", "type": "function", "function": {"name": "act", "arguments": action}}
+        return {"content": None, "tool_calls": [call]} if request.get("tools") else action
+
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"seed": seed}) + "\n" for seed in (0, 1)))
+    async with listening(endpoint(answer)) as model, guessing() as server:
+        (tmp_path / "play.py").write_text(program("OpenEnv", {MODEL: model, "http://127.0.0.1:8001": server}))
+        found = pair("OpenEnv", {MODEL: model, "http://127.0.0.1:8001": server})
+        printed = await run_lines(found.theirs, tmp_path, BIN)
+        await run_lines(found.ours, tmp_path, BIN)
+    assert sorted(map(float, printed.split())) == our_rewards(tmp_path) == [-0.1, -0.1, 1.0, 1.0]

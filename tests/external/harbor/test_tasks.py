@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.services.sandbox.backends import BackendName
 from rollyard.testing import Rollout, calls, play
 from tests.support.boxes import TEST_IMAGE, why_no_box
+from tests.support.coming_from import MODEL, endpoint, last_text, our_rewards, pair, run_lines
+from tests.support.commands import BIN
+from tests.support.scripted_engine import listening
 from tests.unit.resources_servers.harbor_task.folders import write_task
 
 TASKS = Path(__file__).parent / "tasks"
@@ -115,3 +121,24 @@ async def test_an_entrypoint_that_hides_process_1_from_the_box_stops_the_start(t
     write_task(tmp_path, name="hidden", dockerfile=lines, files={"environment/start.sh": '"$@"; true'})
     with pytest.raises(Failure, match="must end with `exec"):
         await played("docker", "hidden", ["Done."], tmp_path)
+
+
+async def test_the_commands_of_the_page_play_a_folder_of_tasks(tmp_path: Path) -> None:
+    if why := await why_no_box("namespaces"):
+        pytest.skip(why)
+    examples = Path(prepare.__file__).with_name("examples")
+    shutil.copytree(examples, tmp_path / "my_tasks")
+    solution = (examples / "count_words" / "solution" / "solve.sh").read_text()
+
+    def answer(request: Json) -> str | Json:
+        if request["messages"][-1]["role"] == "tool" or "counts.txt" not in last_text(request):
+            return "Done."
+        function = {"name": "bash", "arguments": json.dumps({"command": solution})}
+        return {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+    async with listening(endpoint(answer)) as url:
+        prepared, played = pair("Harbor", {MODEL: url}).ours
+        prepared += ["--boxes", "namespaces", "--accept-image", "debian:*"]
+        played += ["harbor_resources_server.resources_servers.harbor_task.boxes=namespaces"]
+        await run_lines([prepared, played], tmp_path, BIN)
+    assert our_rewards(tmp_path) == [0.0, 0.0, 1.0, 1.0]

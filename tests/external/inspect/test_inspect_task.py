@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,16 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from rollyard.cli.doctor_environment import Target, findings
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.foreign_files import rollout_file
+from rollyard.records.rollout_file import Rollouts
 from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task import prepare
 from rollyard.resources_servers.inspect_task.app import InspectTask
 from rollyard.testing import Rollout, calls, environment_server, in_process_servers, play
 from tests.external.inspect import inspect_tasks
-from tests.support.commands import command, ng_run
+from tests.support.coming_from import MODEL, endpoint, last_text, our_rewards, pair, run_lines
+from tests.support.commands import BIN, command, ng_run
+from tests.support.scripted_engine import listening
 from tests.support.waiting import deadline_s
 
 pytestmark = pytest.mark.filterwarnings("default")  # inspect_ai's dependencies are not ours to mend
@@ -206,3 +212,18 @@ async def test_the_example_rows_are_played_by_the_built_in_policy_as_documented(
     assert done.status == 0, done.err
     rows = [orjson.loads(line) for line in (tmp_path / "rollouts.jsonl").read_bytes().splitlines()]
     assert len(rows) == len(EXAMPLES.read_bytes().splitlines()) and all("match" in row["scores"] for row in rows)
+
+
+async def test_the_pair_of_the_page_gives_as_many_samples_with_the_same_scores(tmp_path: Path) -> None:
+    def answer(request: Json) -> str:
+        numbers = [int(number) for number in re.findall(r"\d+", last_text(request))]
+        return str(sum(numbers) if numbers and numbers[0] < 30 else 0)
+
+    shutil.copy(Path(prepare.__file__).with_name("example_task.py"), tmp_path / "sums.py")
+    async with listening(endpoint(answer)) as url:
+        found = pair("inspect_ai", {MODEL: url})
+        await run_lines(found.theirs, tmp_path, BIN)
+        await run_lines(found.ours, tmp_path, BIN)
+    [log] = (tmp_path / "results" / "theirs").glob("*.eval")
+    theirs = sorted(row["reward"] for row in Rollouts(rollout_file(log)))
+    assert theirs == our_rewards(tmp_path) == [0.0] * 2 + [1.0] * 4

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +77,15 @@ class GymStack:
 
 
 @contextlib.asynccontextmanager
-async def gym_stack(folder: Path, venv: Path, endpoint: str, port: int) -> AsyncIterator[GymStack]:
-    """Run `gym env start` of `venv` in `folder` until the block ends. The head listens on `port`."""
+async def gym_stack(
+    folder: Path, venv: Path, endpoint: str, port: int, *, start: Sequence[str] = ()
+) -> AsyncIterator[GymStack]:
+    """Run `gym env start` of `venv` in `folder` until the block ends. The head listens on `port`. `start`: another
+    command line that starts the same servers.
+    """
+    configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    model = (f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m")
+    program, *words = start or ("gym", "env", "start", f"+config_paths=[{configs}]", *model)
     for server in SERVERS:
         (folder / "venvs" / server).mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -87,12 +94,10 @@ async def gym_stack(folder: Path, venv: Path, endpoint: str, port: int) -> Async
     (folder / "without_ray" / "sitecustomize.py").write_text(WITHOUT_RAY)
     printed = folder / f"gym-{port}.log"
     path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
-    configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(str(venv / "bin" / "gym"), "env", "start", f"+config_paths=[{configs}]"),
-            *(f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m"),
-            *("+head_server.host=127.0.0.1", f"+head_server.port={port}"),
+            *(str(venv / "bin" / program), *words),
+            *("++head_server.host=127.0.0.1", f"++head_server.port={port}"),
             *(f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true"),
             cwd=folder,
             env=command_environ({"PATH": path, "PYTHONPATH": str(folder / "without_ray"), "WANDB_MODE": "offline"}),

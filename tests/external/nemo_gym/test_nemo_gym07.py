@@ -13,6 +13,8 @@ import pytest
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.nemo_gym import KINDS
 from rollyard.records.types import Json
+from tests.external.nemo_gym.gym_stack import gym_stack
+from tests.support.coming_from import MODEL, endpoint, last_text, our_rewards, pair, run_lines
 from tests.support.commands import BIN, Finished, command, ng_run
 from tests.support.processes import free_port
 from tests.support.scripted_engine import listening
@@ -209,3 +211,23 @@ async def test_a_run_whose_config_captures_training_tokens_gives_its_collector_t
     assert [item["generation_token_ids"] for item in items] == [turn] * len(EXPECTED)
     assert {len(item["generation_log_probs"]) for item in items} == {len(turn)}
     assert all(item["prompt_token_ids"] for item in items)
+
+
+async def test_the_pair_of_the_page_gives_as_many_rollouts_with_the_same_rewards(tmp_path: Path) -> None:
+    [packages] = (VENV / "lib").glob("python3*/site-packages")
+    (tmp_path / "gym").symlink_to(VENV)
+    rows = read_rows(packages / "resources_servers" / "mcqa" / "data" / "example.jsonl")
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    answers = {last_text(row["responses_create_params"]): row["expected_answer"] for row in rows[1:]}
+    answer = endpoint(lambda request: f"Answer: \\boxed{{{answers.get(last_text(request), 'none')}}}")
+    run = Run(tmp_path, free_port())
+    async with listening(answer) as url:
+        found = pair("NeMo Gym", {MODEL: url, "python3.13": packages.parent.name})
+        start, (_, _, *collect) = found.theirs  # `gym eval`, which `Run.gym` begins with
+        async with gym_stack(tmp_path, VENV, url, run.port, start=start):
+            head = ("++head_server.host=127.0.0.1", f"++head_server.port={run.port}")
+            await run.gym(*collect, *head)
+        await run_lines(found.ours, tmp_path, BIN)
+    theirs = read_rows(tmp_path / "results" / "theirs" / "rollouts.jsonl")
+    assert sorted(row["reward"] for row in theirs) == our_rewards(tmp_path)
+    assert our_rewards(tmp_path) == [0.0] * REPEATS + [1.0] * REPEATS * (len(rows) - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import harbor
 import pytest
 from harbor.models.trajectories import Trajectory
 from harbor.utils.trajectory_validator import TrajectoryValidator
@@ -14,6 +15,7 @@ from rollyard.cli import export
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.foreign_files import rollout_file
 from rollyard.records.rollout_file import Rollouts
+from tests.support.coming_from import pair
 from tests.support.rollout_files import write
 from tests.support.rollout_kinds import FAILURE, KINDS, NO_UNICODE, PARTIAL
 
@@ -85,3 +87,11 @@ def test_a_trajectory_that_harbors_models_wrote_is_opened(tmp_path: Path) -> Non
     kinds = [item["type"] for item in row["response"]["output"]]
     assert kinds == ["reasoning", "function_call", "function_call_output", "message"]
     assert row["response"]["output"][-1]["generation_log_probs"] == [-0.5]
+
+
+def test_harbors_command_has_the_options_of_the_page() -> None:
+    """It cannot run here: the package requires Python 3.12, and Docker Compose or a cloud."""
+    [words] = pair("Harbor").theirs
+    source = (Path(harbor.__file__).parent / "cli" / "jobs.py").read_text()
+    assert words[:2] == ["harbor", "run"]
+    assert [word for word in words if word.startswith("--") and f'"{word}"' not in source] == []

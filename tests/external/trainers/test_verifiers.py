@@ -13,7 +13,10 @@ import pytest
 
 import rollyard
 from tests.support.background_loop import background_loop
+from tests.support.coming_from import MODEL, endpoint, our_rewards, pair, run_lines
+from tests.support.commands import BIN
 from tests.support.doc_pages import page
+from tests.support.scripted_engine import listening
 from tests.support.stacks import SOKOBAN, read_rows
 from tests.support.waiting import deadline_s
 
@@ -29,6 +32,44 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         run(running.start())
         yield running
         run(running.stop())
+
+
+TASKSET = """
+import verifiers.v1 as vf
+
+__all__ = ["Sums"]
+
+
+class Sum(vf.TaskData):
+    answer: str
+
+
+class SumTask(vf.Task[Sum, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def right(self, trace) -> float:
+        return float(trace.last_reply == self.data.answer)
+
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        for number in range(3):
+            yield SumTask(Sum(prompt=f"What is 5 + {number}?", answer=str(5 + number)), self.config.task)
+"""
+
+
+async def test_the_pair_of_the_page_gives_as_many_rollouts_with_the_same_rewards(tmp_path: Path) -> None:
+    (tmp_path / "my_taskset.py").write_text(TASKSET)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"task_index": {number}}}\n' for number in range(3)))
+    installed = {"PYTHONPATH": str(tmp_path)}
+    async with listening(endpoint(lambda request: "5")) as url:
+        found = pair("verifiers", {MODEL: url})
+        await run_lines(found.theirs, tmp_path, BIN, installed)
+        await run_lines(found.ours, tmp_path, BIN, installed)
+    [traces] = (tmp_path / "results" / "theirs").glob("*/traces.jsonl")
+    played = [trace for episode in read_rows(traces) for trace in episode["traces"]]
+    assert all(not trace["errors"] for trace in played), played
+    theirs = sorted(trace["rewards"]["right"]["score"] for trace in played)
+    assert theirs == our_rewards(tmp_path) == [0.0, 0.0, 1.0, 1.0]
 
 
 def evaluate(stack: Any, server: str, dataset: str, folder: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from tests.external.training.train_command import OF_ONE_STEP, hold_after, ng_train, training_s, vowels, write_folder
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import ENGINE_CORE
+from tests.support.coming_from import pair, run_lines
+from tests.support.commands import BIN
+from tests.support.stacks import read_rows
 from tests.support.waiting import eventually
 
 
@@ -19,6 +23,22 @@ from tests.support.waiting import eventually
 def folder(tmp_path: Path, tiny_model: Path) -> Path:
     write_folder(tmp_path, tiny_model)
     return tmp_path
+
+
+SCORE = """
+import json
+
+from pathlib import Path
+
+
+def score(completions, **columns):
+    letters = [[letter for letter in text.lower() if letter.isalpha()] for text in completions]
+    rewards = [sum(one in "aeiou" for one in each) / len(each) if each else 0.0 for each in letters]
+    with Path("scored.jsonl").open("a") as scored:
+        scored.writelines(json.dumps({"reward": reward}) + "\\n" for reward in rewards)
+    return rewards
+"""
+"""The reward of the environment `letters` as a function for TRL."""
 
 
 @pytest.fixture
@@ -104,6 +124,28 @@ def test_an_accelerate_config_of_one_process_trains(folder: Path, shared_engine:
         assert running.wait() == 0, running.printed
         assert running.left() == [] and sorted(running.steps()) == [1]
         assert running.printed.count("folder     out") == 1 and "complete, 1 update" in running.printed
+
+
+async def test_the_pair_of_the_page_makes_as_many_updates_on_as_many_rollouts(folder: Path, shared_engine: str) -> None:
+    names = {"my_model": "model", "my_environment": "letters"}
+    (folder / "my_rows").mkdir()
+    words = [row["word"] for row in read_rows(folder / "rows.jsonl")]
+    rows = "".join(json.dumps({"prompt": f"Write {word}.", "word": word}) + "\n" for word in words)
+    (folder / "my_rows" / "train.jsonl").write_text(rows)
+    (folder / "my_rewards.py").write_text(SCORE)
+    found = pair("TRL", names)
+    [theirs], [ours] = found.theirs, found.ours
+    here = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    await run_lines([[*theirs, "--bf16", "False", "--use_cpu", "--report_to", "none"]], folder, BIN, here)
+    await run_lines([[*ours, shared_engine, "endings.finish_reasons.length=played"]], folder, BIN, here)
+    output = folder / "results" / "ours"
+    played = [row for path in sorted((output / "rollouts").glob("step_00000?.jsonl")) for row in read_rows(path)]
+    scored = read_rows(folder / "scored.jsonl")
+    assert len(scored) == len(played) == 2 * OF_ONE_STEP
+    assert all(row["reward"] == pytest.approx(vowels(row)) for row in played)
+    [state] = (folder / "results" / "theirs").glob("checkpoint-*/trainer_state.json")
+    steps = [row for row in read_rows(output / "metrics.jsonl") if "train/reward" in row]
+    assert len(steps) == orjson.loads(state.read_bytes())["global_step"] == 2
 
 
 def _parent(pid: int) -> int:
