@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +23,7 @@ from rollyard.agents.program_agent.app import ProgramAgent
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification
 from rollyard.training.training_sequence import SequenceRules, training_sequences
-from tests.external.programs.test_coding_agents import PROGRAMS
+from tests.external.programs.test_coding_agents import BIN, documented
 from tests.support import mini_swe_agent
 from tests.support.in_process import episode_servers
 from tests.support.mini_swe_agent import model
@@ -83,7 +84,7 @@ def cases(mini: Path) -> Iterator[Case]:
 
     looks = [turn("I look.", "Bash", command=LOOK, description="look") for _ in range(TURNS)]
     done = turn("Done.")
-    claude = PROGRAMS["claude"]
+    claude = documented("claude")
     yield Case("Claude Code", "plain", claude, [*looks, done])
     ask = turn("I ask.", "Agent", description="look", prompt="Look.", subagent_type="general-purpose")
     yield Case("Claude Code", "two sub-agents", claude, [looks[0], *2 * [ask, *looks[:3], done], done])
@@ -92,11 +93,19 @@ def cases(mini: Path) -> Iterator[Case]:
     yield Case("Claude Code", "compaction", small, [*looks, done])
 
     looks = [turn("I look.", "exec_command", cmd=LOOK) for _ in range(TURNS)]
-    codex = PROGRAMS["codex"]
+    codex = documented("codex")
     yield Case("Codex", "plain", codex, [*looks, done])
     limit = ["-c", "model_auto_compact_token_limit=60000"]
-    small = {**codex, "program": [*codex["program"][:-1], *limit, codex["program"][-1]]}
+    small = {**codex, "program": [*codex["program"][:-2], *limit, *codex["program"][-2:]]}
     yield Case("Codex", "compaction", small, [*looks, done])
+
+    looks = [turn("I look.", "bash", command=LOOK, description="look") for _ in range(TURNS)]
+    opencode = documented("opencode")
+    yield Case("OpenCode", "plain", opencode, [*looks, done])
+    config = json.loads(opencode["env"]["OPENCODE_CONFIG_CONTENT"])
+    config["provider"]["policy"]["models"]["policy"] = {"limit": {"context": 50_000, "output": 8_000}}
+    small = {**opencode, "env": {**opencode["env"], "OPENCODE_CONFIG_CONTENT": json.dumps(config)}}
+    yield Case("OpenCode", "compaction", small, [*looks, done])
 
 
 async def played(case: Case) -> Json:
@@ -131,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mini", type=Path, default=ENVIRONMENT, help="virtual environment with mini-swe-agent")
     parser.add_argument("--write", type=Path, help="page whose table to replace")
     options = parser.parse_args(arguments)
+    os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     lines = []
     for case in cases(options.mini.absolute()):
         lines.append((case.program, case.name, *figures(asyncio.run(played(case)))))
