@@ -9,6 +9,7 @@ takes a BadLine also works. `parse` decides what counts as JSON: `lenient`, `str
 from __future__ import annotations
 
 import codecs
+import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -274,6 +275,12 @@ def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True, m
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what calls of `replace` have left that were killed. For a file that nobody else writes meanwhile."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        left.unlink(missing_ok=True)
 
 
 def append(path: Path, line: bytes) -> None:

@@ -22,7 +22,7 @@ import orjson
 
 from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, skip, strict
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, remove_unfinished, replace, skip, strict
 from rollyard.records.locked_files import open_locked, outside_change, replace_locked, unused, write_synced
 from rollyard.records.manifest import (
     Adoption,
@@ -199,6 +199,8 @@ class RolloutStore:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
             check_not_shared(paths.output, paths.manifest, paths.sidecars())
+            for path in (paths.manifest, paths.status):
+                remove_unfinished(path)
             if overwrite:
                 self._move_aside()
             self.code = dict(code or {})

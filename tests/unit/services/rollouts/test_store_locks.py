@@ -1,4 +1,6 @@
-"""The files of a collection: closed while a thread still syncs, named by a link, and limits on open files."""
+"""The files of a collection: closed while a thread still syncs, left by a killed one, named by a link; and limits on
+open files.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,15 @@ def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.Monk
     store(tmp_path / "x.jsonl").close()
     syncing.join(deadline_s())
     first.sync()  # a late sync of the closed store does not touch the files of the next store
+
+
+def test_what_a_killed_collection_was_writing_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    paths = RolloutPaths(tmp_path / "x [1].jsonl")
+    store(paths.output).close()
+    for path in (paths.status, paths.manifest, paths.notes):
+        path.with_name(f".{path.name}.4321").write_bytes(b"{")
+    store(paths.output).close()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [f".{paths.notes.name}.4321"]
 
 
 def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
