@@ -93,15 +93,15 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no"
 
 
 def reward_fields(value: Any) -> Json:
-    """Return the reward of a score's value, the mean of its numbers, and `success` if it is a grade. Empty if it has no
-    number, or one that is not finite.
+    """Return the reward of a score's value, or the mean of several, and `success` if it is a grade. Empty if a part is
+    neither a number nor a grade: without it, the mean would be another one.
     """
     if isinstance(value, Mapping):
         values = list(value.values())
     else:
         values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    numbers = [number for each in values if (number := _number(each)) is not None]
-    if not numbers or not all(map(math.isfinite, numbers)):
+    numbers = [number for each in values if (number := _number(each)) is not None and math.isfinite(number)]
+    if not numbers or len(numbers) < len(values):
         return {}
     reward = sum(numbers) / len(numbers)
     is_grade = isinstance(value, bool) or (isinstance(value, str) and _grade(value) is not None)
@@ -109,13 +109,11 @@ def reward_fields(value: Any) -> Json:
 
 
 def _number(value: Any) -> float | None:
-    if not isinstance(value, str):
-        return float(value) if isinstance(value, int | float) else None
-    if (grade := _grade(value)) is not None:
+    if isinstance(value, str) and (grade := _grade(value)) is not None:
         return grade
     try:
-        return float(value)
-    except ValueError:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
         return None
 
 

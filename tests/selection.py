@@ -70,8 +70,10 @@ class Tree:
 
     @cached_property
     def pages(self) -> dict[str, Path]:
-        """The pages of the documentation, whose commands tests run, by file name."""
-        return {path.name: path for path in (self.root / "docs").rglob("*.md")}
+        """The pages of the documentation, whose commands tests run, by file name; without the page of all projects, of
+        which each suite runs its own.
+        """
+        return {path.name: path for path in (self.root / "docs").rglob("*.md") if path.name != "coming-from.md"}
 
     def text(self, module: str) -> str:
         return (self.root / self.modules[module]).read_text()

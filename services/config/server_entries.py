@@ -114,8 +114,10 @@ class ServerEntries:
         for name in agents:
             models = [model for key, model, _ in _references(specs[name]) if key == "model_server" and model in specs]
             for model in models:
-                known = specs[model].external_url is None
-                if known and not getattr(specs[model].settings, "return_token_id_information", False):
+                spec = specs[model]
+                records = getattr(spec.settings, "return_token_id_information", False)
+                # The settings of a server with its own environment are only checked there.
+                if spec.external_url is None and not (records or spec.raw.get("return_token_id_information")):
                     raise OperatorError(
                         f"{nemo_gym.TOKEN_CAPTURE} is enabled for {name}, but its model server {model} records no "
                         f"tokens: set return_token_id_information: true in the entry of {model}, or "

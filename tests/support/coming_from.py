@@ -25,7 +25,7 @@ MODEL = "http://127.0.0.1:8000"
 """Address of the model on the page."""
 ROLLOUTS = "results/ours/rollouts.jsonl"
 """Where `ng_eval` puts its rollouts with the page's options."""
-LIMIT_S = 8 * deadline_s()
+LIMIT_S = 3 * deadline_s()
 """For one command, which may start servers of both projects."""
 Answer = Callable[[Json], str | Json]
 """The reply to a request: its text, or a message with tool calls."""

@@ -20,7 +20,7 @@ from tests.support.commands import command_environ
 from tests.support.waiting import deadline_s
 
 VENVS = {"0.4": INSTALLED / ".venv-nemo-gym", "0.7": INSTALLED / ".venv-nemo-gym07"}
-START_S = 5 * deadline_s()
+START_S = 2 * deadline_s()
 """Importing NeMo Gym takes seconds on a free machine, and minutes on a busy one."""
 SERVERS = (
     *("resources_servers/mcqa", "responses_api_agents/simple_agent", "responses_api_models/openai_model"),

@@ -223,7 +223,8 @@ async def test_the_pair_of_the_page_gives_as_many_rollouts_with_the_same_rewards
     run = Run(tmp_path, free_port())
     async with listening(answer) as url:
         found = pair("NeMo Gym", {MODEL: url, "python3.13": packages.parent.name})
-        start, (_, _, *collect) = found.theirs  # `gym eval`, which `Run.gym` begins with
+        start, (program, command_name, *collect) = found.theirs
+        assert (program, command_name) == ("gym", "eval")  # with which `Run.gym` begins
         async with gym_stack(tmp_path, VENV, url, run.port, start=start):
             head = ("++head_server.host=127.0.0.1", f"++head_server.port={run.port}")
             await run.gym(*collect, *head)

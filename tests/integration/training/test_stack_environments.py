@@ -97,7 +97,7 @@ def test_a_bad_task_has_no_reward(environments: StackEnvironments) -> None:
 
 
 def test_an_environment_whose_server_is_gone_has_no_reward(stack: tuple[StackSession, Any]) -> None:
-    environments = StackEnvironments(stack[0], SERVER, timeout_s=short_s())
+    environments = StackEnvironments(stack[0], SERVER, timeout_s=2 * short_s())
     environment = opened(environments)
     environment.step(actions=["Up"])
     stack[1]()

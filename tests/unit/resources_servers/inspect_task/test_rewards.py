@@ -21,8 +21,14 @@ def test_a_scorer_without_a_score_beside_that_of_the_reward_is_left_out() -> Non
     assert verdict.model_dump()["scores"] == {"first": {"value": 0.5}}
 
 
-@pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([]), score("so-so")])
+@pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([])])
 def test_an_episode_that_the_scorer_of_the_reward_did_not_score_is_a_failure(found: Any) -> None:
     with pytest.raises(Failure, match="scorer first") as raised:
         verdict_of({"first": found}, InspectSettings(), finished=True)
     assert raised.value.kind is FailureKind.MALFORMED_ANSWER
+
+
+def test_a_text_that_is_no_grade_is_a_failure_without_another_attempt() -> None:
+    with pytest.raises(Failure, match="so-so") as raised:
+        verdict_of({"first": score("so-so")}, InspectSettings(), finished=True)
+    assert raised.value.terminal
