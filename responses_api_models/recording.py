@@ -174,10 +174,11 @@ def ungrouped(request: Json) -> tuple[Json, dict[str, Json]]:
 
 
 def _ungrouped_call(item: Any) -> Any:
-    if not (namespace := mapping(item).get("namespace")):
+    call = mapping(item)
+    namespace, name = call.get("namespace"), call.get("name")
+    if call.get("type") != "function_call" or not (isinstance(namespace, str) and isinstance(name, str)):
         return item
-    rest = {key: value for key, value in item.items() if key != "namespace"}
-    return {**rest, "name": f"{namespace}__{item.get('name')}"}
+    return {**{key: value for key, value in call.items() if key != "namespace"}, "name": f"{namespace}__{name}"}
 
 
 def _streamed(events: bytes, answer: RawResponse) -> RawResponse:

@@ -35,7 +35,7 @@ RECORDS = re.compile(r"rollyard\.records\.(?:\w*types|verdict_fields|errors)")
 """Modules of records and wire types, on which every suite depends."""
 WORD = re.compile(r"[\w.-]*\w")
 NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
-"""Files that tests name, but whose change is no reason to run them."""
+"""Files that tests name, but whose change is no reason to run them, unless they name the whole path below the root."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,17 @@ class Tree:
         reached = self.reached(suite)
         files = {self.modules[name] for name in reached}
         folders = {path.rpartition("/")[0] for path in files if not path.startswith(TEST_PACKAGES)}
-        words = {word for name in reached if is_test(name) for word in self.words(self.text(name))}
+        texts = [self.text(name) for name in reached if is_test(name)]
+        words = {word for text in texts for word in self.words(text)}
         for path in changed:
             folder, _, file = path.rpartition("/")
             if path in files or path.startswith(suite.tests) or path in suite.locks:
                 return path
-            if path.endswith(".py") or path.startswith(TEST_PACKAGES) or file in NAMES_NO_DEPENDENCY:
+            if path.endswith(".py") or path.startswith(TEST_PACKAGES):
+                continue
+            if file in NAMES_NO_DEPENDENCY:
+                if any(path in text for text in texts if "/" in path):
+                    return path
                 continue
             if self.is_inside(folder, folders) or file in words:
                 return path

@@ -79,6 +79,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         # TRL averages over the sequences of a micro-batch. Its sum with weights is the same for every division of the
         # tokens, into micro-batches and into sequences.
         self._average = args.loss_type
+        self._router_coefficient = self.router_aux_loss_coef
         self.loss_type = "cispo" if args.loss_type == "cispo" else "dapo"
 
     def get_train_dataloader(self) -> Iterator[dict[str, Update]]:
@@ -126,6 +127,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             is_last = index == len(parts) - 1
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
                 tensors = self._inputs(model, update, part, weights)
+                # TRL adds the auxiliary loss of a mixture of experts to each micro-batch, and processes are averaged.
+                share = len(part.indices) * self.accelerator.num_processes / len(update.sequences)
+                self.router_aux_loss_coef = self._router_coefficient * share
                 with self._local_figures():
                     loss = self._compute_loss(model, tensors) * part.counts
                 if part.counts:

@@ -25,7 +25,7 @@ from tests.support.toy_tokenizer import END, encode_letters
 from tests.support.waiting import deadline_s
 
 BIN = Path(__file__).parent / "node_modules" / ".bin"
-README = INSTALLED / "agents" / "program_agent" / "README.md"
+README = INSTALLED / "agents/program_agent/README.md"
 TASK = '--help: open the "door".\n\n  Push  it.'
 NAMES = ["claude", pytest.param("codex", marks=pytest.mark.smoke), "opencode"]
 SHELLS: dict[str, Json] = {

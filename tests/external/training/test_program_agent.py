@@ -31,7 +31,7 @@ CHOICES = (
 history, so that the next turn begins a segment."""
 TURNS = 6
 """Turns of an episode."""
-STEPS = 4
+STEPS = 5
 APP = f'''
 import json
 
@@ -53,7 +53,7 @@ server = serve(Right)
 KEYS = (
     *("environments=[right]", "config_paths=[engine.yaml]", "groups_per_step=1", "group_size=6"),
     *(f"max_steps={STEPS}", "num_samples_in_parallel=3", "responses_create_params.max_output_tokens=8"),
-    *("optimizer.learning_rate=0.08", "optimizer.max_seq_len=4096", "optimizer.max_grad_norm=100"),
+    *("optimizer.learning_rate=0.02", "optimizer.max_seq_len=4096", "optimizer.max_grad_norm=100"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, TrainerCallback
 
 from rollyard.interop.episodes_of_trainers import ranges_of
 from rollyard.records.errors import RunError
@@ -94,6 +94,23 @@ def test_loss_and_gradients_equal_the_reference_for_every_division_into_micro_ba
     assert trainer.update_metrics["loss"] == pytest.approx(loss, abs=1e-5)
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
     assert gradient.abs().max() > 1e-3
+
+
+def test_the_auxiliary_loss_of_a_mixture_of_experts_counts_once_however_an_update_is_divided(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 512}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 1.0}
+    dense = make_model()
+    config = Qwen3MoeConfig(vocab_size=dense.config.vocab_size, tie_word_embeddings=False, **sizes, **heads, **experts)
+    update = make_update(dense)
+    losses = []
+    for budget in (4096, 40):
+        torch.manual_seed(0)
+        model = Qwen3MoeForCausalLM(config).float()
+        trainer = trained(model, [update], tmp_path / str(budget), micro_token_budget=budget)
+        losses.append(trainer.update_metrics["loss"])
+    assert losses[0] > 1.0  # it is about 2, as each token goes to two experts
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "cispo"])
