@@ -79,6 +79,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         # TRL averages over the sequences of a micro-batch. Its sum with weights is the same for every division of the
         # tokens, into micro-batches and into sequences.
         self._average = args.loss_type
+        self.router_aux_loss_coef: float
         self._router_coefficient = self.router_aux_loss_coef
         self.loss_type = "cispo" if args.loss_type == "cispo" else "dapo"
 
