@@ -50,7 +50,7 @@ class TaskBox:
 
     async def prepare(self, step: TaskStep) -> str:
         """Copy the files of a step into the working directory, run its setup.sh, and wait until its health check
-        succeeds. Return why that failed, or "".
+        succeeds. Return why it does not, or "". Raises UnsupportedTask if setup.sh fails.
         """
         folder = step.folder / WORKDIR
         if step.name and folder.is_dir():
@@ -58,7 +58,7 @@ class TaskBox:
             if (folder / "setup.sh").exists():
                 result = await self.run(("/bin/bash", "setup.sh"), _SETUP_S)
                 if result.exit_code != 0:
-                    return f"setup.sh of the step {step.name} failed: {result.output[-500:].strip()}"
+                    raise UnsupportedTask(f"setup.sh of the step {step.name} failed: {result.output[-500:].strip()}")
         return await self.unhealthy(step.healthcheck)
 
     async def unhealthy(self, check: HealthcheckSection | None) -> str:

@@ -62,7 +62,11 @@ class Workshop:
             network=place.network,
             endpoint=endpoint,
         )
-        box = TaskBox(await self.backend.start(plan), workdir, env, self.slots)
+        try:
+            started = await self.backend.start(plan)
+        except BoxRefused as error:
+            raise UnsupportedTask(str(error)) from error
+        box = TaskBox(started, workdir, env, self.slots)
         try:
             if place.build is not None:
                 limit_s = min(place.config.build_timeout_sec, self.settings.max_build_s)
@@ -137,16 +141,15 @@ class Play:
         play = cls(task, shop, await shop.box(task, task.place, endpoint=endpoint))
         try:
             problem = await play.box.unhealthy(task.config.environment.healthcheck)
-            problem = problem or await play.box.prepare(task.steps[0])
+            if problem := problem or await play.box.prepare(task.steps[0]):
+                raise Failure(FailureKind.SERVER_ERROR, problem)  # a slow machine is its usual reason
             await play.start_servers()
         except BoxRefused as error:
-            problem = str(error)
+            await play.box.close()
+            raise UnsupportedTask(str(error)) from error
         except BaseException:
             await play.box.close()
             raise
-        if problem:
-            await play.box.close()
-            raise UnsupportedTask(problem)
         return play
 
     async def start_servers(self) -> None:

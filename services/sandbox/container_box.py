@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import errno
 import io
+import json
 import os
 import posixpath
+import re
 import secrets
 import socket
 import tarfile
@@ -21,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.sandbox.box import Box, BoxDied, BoxEntry, BoxRefused, CommandResult, Need
@@ -31,7 +34,10 @@ from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 _START_S, _CLIENT_S, _PULL_S = 120.0, 60.0, 1800.0
 _END_S = 5.0
 _NO_ANSWER = -1
+_MACHINES_STATUS = (_NO_ANSWER, 125, 137)
+"""Exit statuses of a container that are not its ENTRYPOINT's: in time not ready, not started by the engine, killed."""
 _MAX_TAR = 64 << 20
+_MAX_PRINTED = 4096
 _MAX_STATUS = 16
 """Maximum length of what is read after the mark: background processes may write there."""
 _UNNEEDED = ("NET_RAW", "MKNOD", "AUDIT_WRITE")
@@ -39,27 +45,36 @@ _UNNEEDED = ("NET_RAW", "MKNOD", "AUDIT_WRITE")
 managers need SETFCAP, and images with `sudo` need their setuid programs.
 """
 _PROBE = """command -v timeout >/dev/null || exit 1
-[ $$ = 1 ] || { echo 'the ENTRYPOINT of the image must end with `exec "$@"`'; exit 1; }
+[ $$ = 1 ] || { [ $PPID = 1 ] && read -r init </proc/1/comm; }
+case $init in ''|tini|tini-static|dumb-init|docker-init|catatonit) ;; *) exit 1 ;; esac
 """
-"""Without `timeout`, every command would fail."""
-_LEASH = 'mkdir -p -- "$@" && exec 3<&0 && echo ready && while :; do cat <&3 >/dev/null & wait $! && exit 0; done'
-"""Process 1: it ends, and the container with it, when the client that started it does. If `cat` is killed with the
-other processes, another one takes its place. `wait` also collects the processes that have lost their parent.
+"""Without `timeout`, every command would fail. The named programs end when the one that they have started does."""
+_LEASH = r"""mark=$1 && shift && mkdir -p -- "$@" && exec 3<&0 && read -r line </proc/$$/stat || exit 1
+for session in ${line##*) }; do [ $((field += 1)) = 4 ] && break; done
+printf '\n%s %d\n' "$mark" "$session"
+while :; do cat <&3 >/dev/null & wait $! && exit 0; done
+"""
+"""Process 1, or the child of an init: it ends, and the container with it, when the client that started it does. If
+`cat` is killed with the other processes, another one takes its place. `wait` also collects the processes that have lost
+their parent. The line with the mark, a word that nobody else knows how to end, says that it runs, and its session.
 """
 _KILL = "kill -9 -1; :"
 """Process 1 ignores it; its child `cat` is replaced."""
-_KILL_OTHERS = """while :; do
+_KILL_OTHERS = """kill -STOP -1
+while :; do
     found=
     for file in /proc/[0-9]*/stat; do
-        pid=${file#/proc/} && pid=${pid%/stat}
+        pid=${file#/proc/} && pid=${pid%%/stat}
         read -r line 2>/dev/null <"$file" || continue
         set -- ${line##*) }
-        case $1$4 in Z*|?1|?$$) ;; *) kill -9 "$pid" && found=1 ;; esac
+        case $4 in 1|$$|%d) continue ;; esac
+        kill -9 "$pid" && [ "$1" != Z ] && found=1
     done 2>/dev/null
-    [ "$found" ] || exit 0
+    [ "$found" ] || { kill -CONT -1; exit 0; }
 done"""
-"""Spares what the image's ENTRYPOINT has started, which is in the session of process 1. Each command is in a session of
-its own, and a process cannot enter one that exists.
+"""Spares what the image's ENTRYPOINT has started, which is in the session of process 1 or of the leash. Each command is
+in a session of its own, and a process cannot enter one that exists. What is stopped cannot fork before its turn. A
+zombie (Z) may have threads that run.
 """
 _COMMAND = (
     'exec 2>/dev/null; mark=$1 limit=$2; shift 2; (timeout -s KILL "$limit" "$@" 2>&1); printf "\\n%s %d\\n" "$mark" $?'
@@ -79,6 +94,8 @@ class ContainerBoxes:
         """`program`: the engine's client; `network`: the engine's network for containers and builds that need one."""
         self.name = program
         self._network = network
+        self._configs: dict[str, dict[str, Any]] = {}
+        """What the engine last said about each image."""
 
     async def check(self) -> None:
         try:
@@ -101,21 +118,33 @@ class ContainerBoxes:
 
     async def workdir_of(self, image: str) -> str:
         """Return the working directory of an image, after pulling it if need be. Raises OperatorError."""
-        if not await self.has(image):
+        if not await self._inspect(image):
             status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
                 raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
-        return await self._inspected(image, "{{.Config.WorkingDir}}") or "/"
+            if not await self._inspect(image):
+                raise OperatorError(f"the image {image} cannot be inspected")
+        return str(self._configs[image].get("WorkingDir") or "/")
 
-    async def _inspected(self, image: str, template: str) -> str:
-        arguments = ("image", "inspect", "--format", template, image)
+    async def _inspect(self, image: str) -> bool:
+        """Ask for the configuration of an image. Return whether the engine has it."""
+        arguments = ("image", "inspect", "--format", "{{json .Config}}", image)
         status, output = await _run_client(self.name, arguments, separate=True)
-        if status:
-            raise OperatorError(f"the image {image} cannot be inspected")
-        return output.decode().strip()
+        if status == 0:
+            self._configs[image] = json.loads(output) or {}
+        return status == 0
 
     async def start(self, plan: BoxPlan) -> Box:
-        """Start a box of an image that is on this host (`build`, `workdir_of`)."""
+        """Start a box of an image that is on this host (`build`, `workdir_of`).
+
+        Raises BoxRefused if the image's ENTRYPOINT does not run the command that it gets.
+        """
+        if plan.image not in self._configs and not await self._inspect(plan.image):
+            raise OperatorError(f"the image {plan.image} cannot be inspected")
+        entrypoint = self._configs[plan.image].get("Entrypoint") or []
+        rule = f'the ENTRYPOINT {json.dumps(entrypoint)} of the image must end with `exec "$@"`'
+        if _drops_command(entrypoint):
+            raise BoxRefused(rule)
         name = f"rollyard-box-{secrets.token_hex(8)}"
         limits = [f"--memory={plan.memory}", f"--memory-swap={plan.memory}", f"--pids-limit={plan.processes}"]
         limits += [f"--ulimit=nofile={plan.open_files}", f"--ulimit=fsize={plan.storage}", "--ulimit=core=0"]
@@ -123,27 +152,29 @@ class ContainerBoxes:
         options = [f"--network={self._network if plan.network else 'none'}", f"--hostname={plan.hostname}"]
         options += [f"--cap-drop={capability}" for capability in _UNNEEDED]
         options += ["--pull=never", "--rm", "--interactive", f"--name={name}", "--workdir=/"]
-        leash = ("/bin/sh", "-c", _PROBE + _LEASH, "leash", *(plan.folders or ("/tmp",)))
+        mark = secrets.token_hex(8)
+        leash = ("/bin/sh", "-c", _PROBE + _LEASH, "leash", mark, *(plan.folders or ("/tmp",)))
         client = await _started(self.name, "run", *options, *limits, *shown, plan.image, *leash)
         box = ContainerBox(self.name, name, client, plan)
-        assert client.stdout is not None
-        printed = b""
         try:
             async with asyncio.timeout(_START_S):
-                while (line := await client.stdout.readline()) and line != b"ready\n":
-                    printed += line
-                if line and await self._inspected(plan.image, "{{len .Config.Entrypoint}}") != "0":
-                    box.spare_entrypoint()
-                if line and plan.endpoint:
+                session, printed = await _session_of(client, mark)
+                if session and entrypoint:
+                    box.spare_entrypoint(session)
+                if session and plan.endpoint:
                     await box.listen()
+                status = 0 if session else await client.wait()
         except TimeoutError:
-            line, printed = b"", b"it did not start in time"
+            session, status, printed = 0, _NO_ANSWER, b"it did not start in time"
         except BaseException:
             await box.close()
             raise
-        if not line:
+        if not session:
             await box.close()
+            if entrypoint and status not in _MACHINES_STATUS:
+                raise BoxRefused(": ".join(filter(None, [rule, _last(printed)])))
             found = _last(printed) or "no /bin/sh with `mkdir` and `timeout` in it"
+            found += f" ({rule})" if entrypoint else ""
             raise OperatorError(f"a container of {plan.image} cannot start: {found}")
         return box
 
@@ -164,9 +195,12 @@ class ContainerBox:
         self._kill = _KILL
         self._drain: asyncio.Task[None] | None = None
 
-    def spare_entrypoint(self) -> None:
-        """Let what the image's ENTRYPOINT has started run until the box is closed, and read what it prints."""
-        self._kill = _KILL_OTHERS
+    def spare_entrypoint(self, session: int) -> None:
+        """Let what the image's ENTRYPOINT has started run until the box is closed, and read what it prints.
+
+        `session`: that of the leash.
+        """
+        self._kill = _KILL_OTHERS % session
         self._drain = asyncio.create_task(_drained(self._client))
 
     def path(self, path: str) -> str:
@@ -357,6 +391,25 @@ async def _end(client: asyncio.subprocess.Process) -> None:
     client._transport.close()  # type: ignore[attr-defined]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(client.wait(), _END_S)
+
+
+def _drops_command(entrypoint: Sequence[str]) -> bool:
+    """Return whether it is `sh -c SCRIPT`, as the ENTRYPOINT without brackets is, with a SCRIPT without `$@`."""
+    shell, option, script = (*entrypoint, "", "", "")[:3]
+    is_shell = posixpath.basename(shell) in ("sh", "bash", "dash", "ash")
+    return is_shell and option == "-c" and not re.search(r"\$\{?[@*]", script)
+
+
+async def _session_of(client: asyncio.subprocess.Process, mark: str) -> tuple[int, bytes]:
+    """Return the session in the line with the mark, or 0 if the output ends without, and what came before."""
+    assert client.stdout is not None
+    printed = b""
+    while piece := await client.stdout.read(1 << 16):
+        printed += piece
+        if found := re.search(rb"\n%s ([0-9]+)\n" % mark.encode(), printed):
+            return int(found[1]), printed[: found.start()]
+        printed = printed[-_MAX_PRINTED:]
+    return 0, printed
 
 
 async def _drained(client: asyncio.subprocess.Process) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.errors import Failure
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
@@ -86,7 +86,8 @@ async def test_a_separate_verifier_does_not_see_what_the_model_did_to_its_own_bo
     assert (await played(boxes, "separate", [calls("bash", command=honest), "Done."])).reward == 1.0
 
 
-START = """mkfifo /question /answer
+START = """echo ready; printf '%s\\n' "$@"; head -c 100000 /dev/zero
+mkfifo /question /answer
 while read -r line </question; do
     head -c 100000 /dev/zero
     echo "$line answered" >/answer
@@ -114,13 +115,31 @@ async def test_what_the_entrypoint_of_an_image_starts_runs_during_the_tests_and_
     assert (rollout.tool_outputs[0], rollout.reward) == ("it answered\n" * 3, 1.0), rollout["test_output"]
 
 
-async def test_an_entrypoint_that_hides_process_1_from_the_box_stops_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entrypoint", ['["bash", "/start.sh"]', '["python3"]', '["/bin/sh", "-c"]', "sleep 1000"])
+async def test_an_entrypoint_that_does_not_run_the_command_is_refused_by_name(tmp_path: Path, entrypoint: str) -> None:
     if why := await why_no_box("docker"):
         pytest.skip(why)
-    lines = f'FROM {TEST_IMAGE}\nCOPY start.sh /\nENTRYPOINT ["bash", "/start.sh"]\n'
+    lines = f"FROM {TEST_IMAGE}\nCOPY start.sh /\nENTRYPOINT {entrypoint}\n"
     write_task(tmp_path, name="hidden", dockerfile=lines, files={"environment/start.sh": '"$@"; true'})
-    with pytest.raises(Failure, match="must end with `exec"):
+    with pytest.raises(Failure, match=r"the ENTRYPOINT .* must end with `exec") as found:
         await played("docker", "hidden", ["Done."], tmp_path)
+    assert found.value.kind is FailureKind.BAD_TASK
+
+
+FORKS = "python3 -c 'import os; left_running = os.setsid()\nwhile True: os.fork() and os._exit(0)' &"
+
+
+async def test_a_process_that_forks_and_exits_in_a_loop_is_killed_below_an_init(tmp_path: Path) -> None:
+    if why := await why_no_box("docker"):
+        pytest.skip(why)
+    if (init := shutil.which("tini-static")) is None:
+        pytest.skip("no tini-static on this host")
+    lines = f'FROM {TEST_IMAGE}\nCOPY tini-static /\nWORKDIR /app\nENTRYPOINT ["/tini-static", "--"]\n'
+    test = "grep -lz '[l]eft_running' /proc/[0-9]*/cmdline || echo 1 > /logs/verifier/reward.txt"
+    folder = write_task(tmp_path, name="forks", dockerfile=lines, test=test)
+    shutil.copy(init, folder / "environment")
+    rollout = await played("docker", "forks", [calls("bash", command=f"{FORKS} true"), "Done."], tmp_path)
+    assert rollout.reward == 1.0, rollout["test_output"]
 
 
 async def test_the_commands_of_the_page_play_a_folder_of_tasks(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ async def test_a_health_check_is_repeated_until_it_succeeds_and_ends_the_task_if
     assert (rollout.tool_outputs[0], rollout["rewards"]) == ("3\n", {"a": 1.0, "b": 0.0})
     assert "the health check `echo" in rollout["problem"]
     (folder / "task.toml").write_text(config.replace("retries = 3", "retries = 2"))
-    assert (await failure_of(episode(tmp_path, ["Done."]))).kind is FailureKind.BAD_TASK
+    assert (await failure_of(episode(tmp_path, ["Done."]))).kind is FailureKind.SERVER_ERROR
 
 
 async def test_processes_that_the_tests_leave_are_dead_when_the_reward_is_read(

@@ -19,13 +19,15 @@ home=${0%/*}
 echo "$*" >> "$home/calls"
 echo "a line of the client" >&2
 case $1 in
-run) echo ready; cat; touch "$home/ended"; exit ;;
+run)
+    while [ "$1" != leash ]; do shift; done
+    printf '\\n%s 1\\n' "$2"; cat; touch "$home/ended"; exit ;;
 rm) while [ ! -e "$home/ended" ]; do sleep 0.01; done; exit ;;
 esac
 [ ! -e "$home/dead" ] || exit 1
 case $1 in
 info | build) ;;
-image) echo 0 ;;
+image) echo '{"WorkingDir": "/app"}' ;;
 inspect) [ ! -e "$home/gone" ] && echo true ;;
 exec)
     [ ! -e "$home/gone" ] || exit 1
