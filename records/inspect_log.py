@@ -96,16 +96,20 @@ def reward_fields(value: Any) -> Json:
     """Return the reward of a score's value, or the mean of several, and `success` if it is a grade. Empty if a part is
     neither a number nor a grade: without it, the mean would be another one.
     """
-    if isinstance(value, Mapping):
-        values = list(value.values())
-    else:
-        values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    values = parts_of(value)
     numbers = [number for each in values if (number := _number(each)) is not None and math.isfinite(number)]
     if not numbers or len(numbers) < len(values):
         return {}
     reward = sum(numbers) / len(numbers)
     is_grade = isinstance(value, bool) or (isinstance(value, str) and _grade(value) is not None)
     return {"reward": reward, "success": reward == 1.0} if is_grade else {"reward": reward}
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return the values of a score that is a dictionary or a list, or its only one."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
 def _number(value: Any) -> float | None:

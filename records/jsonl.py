@@ -278,7 +278,7 @@ def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True, m
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what calls of `replace` have left that were killed. For a file that nobody else writes meanwhile."""
+    """Remove the temporary files of calls of `replace` that were killed. No other process may write the file now."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
         left.unlink(missing_ok=True)
 

@@ -35,7 +35,7 @@ RECORDS = re.compile(r"rollyard\.records\.(?:\w*types|verdict_fields|errors)")
 """Modules of records and wire types, on which every suite depends."""
 WORD = re.compile(r"[\w.-]*\w")
 NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
-"""Files that tests name, but whose change is no reason to run them, unless they name the whole path below the root."""
+"""Names of files that tests name, but whose change is a reason to run them only if they name the path, too."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ class Tree:
             if path.endswith(".py") or path.startswith(TEST_PACKAGES):
                 continue
             if file in NAMES_NO_DEPENDENCY:
-                if any(path in text for text in texts if "/" in path):
-                    return path
-                continue
-            if self.is_inside(folder, folders) or file in words:
+                is_used = bool(folder) and any(path in text for text in texts)
+            else:
+                is_used = self.is_inside(folder, folders) or file in words
+            if is_used:
                 return path
         return None
 

@@ -19,7 +19,7 @@ import orjson
 from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
-from rollyard.records.inspect_log import reward_fields, score_fields, tool_text
+from rollyard.records.inspect_log import parts_of, reward_fields, score_fields, tool_text
 from rollyard.records.optional import require
 from rollyard.records.rewards import VerdictField
 from rollyard.records.types import Json, ServerRef
@@ -572,9 +572,9 @@ def verdict_of(scores: Mapping[str, Any], settings: InspectSettings, *, finished
         value = [value[key]]
     if not (verdict := reward_fields(value)):
         detail = f"the scorer {name} gave no score ({score.value!r:.100}), which is not a reward"
-        # The answer decides which text it is, and must not get another attempt for it.
-        is_text = isinstance(score.value, str) and score.value.lower() != "nan"
-        raise Failure(FailureKind.BAD_TASK if is_text else FailureKind.MALFORMED_ANSWER, detail)
+        # The answer may decide whether a text is a grade, and must not get another attempt for it.
+        has_text = any(isinstance(part, str) for part in parts_of(value))
+        raise Failure(FailureKind.BAD_TASK if has_text else FailureKind.MALFORMED_ANSWER, detail)
     more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
     recorded = {each: score_fields(one) for each, one in scores.items() if one is not None}
     return Verdict(**verdict, scores=recorded, solver_finished=finished, **more)

@@ -56,7 +56,7 @@ while :; do cat <&3 >/dev/null & wait $! && exit 0; done
 """
 """Process 1, or the child of an init: it ends, and the container with it, when the client that started it does. If
 `cat` is killed with the other processes, another one takes its place. `wait` also collects the processes that have lost
-their parent. The line with the mark, a word that nobody else knows how to end, says that it runs, and its session.
+their parent. It prints a line with its first argument, the mark, and its session when it runs.
 """
 _KILL = "kill -9 -1; :"
 """Process 1 ignores it; its child `cat` is replaced."""
@@ -104,7 +104,11 @@ class ContainerBoxes:
             raise OperatorError(f"{error.problem.detail}; expected a running engine that this user may use") from error
 
     async def has(self, image: str) -> bool:
-        status, _ = await self._client("image", "inspect", "--format", "{{.Id}}", image)
+        """Return whether the engine has the image, whose configuration is then known."""
+        arguments = ("image", "inspect", "--format", "{{json .Config}}", image)
+        status, output = await _run_client(self.name, arguments, separate=True)
+        if status == 0:
+            self._configs[image] = json.loads(output) or {}
         return status == 0
 
     async def build(self, folder: str, tag: str, timeout_s: float) -> None:
@@ -118,28 +122,20 @@ class ContainerBoxes:
 
     async def workdir_of(self, image: str) -> str:
         """Return the working directory of an image, after pulling it if need be. Raises OperatorError."""
-        if not await self._inspect(image):
+        if not await self.has(image):
             status, output = await self._client("pull", "--quiet", image, timeout_s=_PULL_S)
             if status:
                 raise OperatorError(f"the image {image} cannot be pulled: {_last(output)}")
-            if not await self._inspect(image):
+            if not await self.has(image):
                 raise OperatorError(f"the image {image} cannot be inspected")
         return str(self._configs[image].get("WorkingDir") or "/")
-
-    async def _inspect(self, image: str) -> bool:
-        """Ask for the configuration of an image. Return whether the engine has it."""
-        arguments = ("image", "inspect", "--format", "{{json .Config}}", image)
-        status, output = await _run_client(self.name, arguments, separate=True)
-        if status == 0:
-            self._configs[image] = json.loads(output) or {}
-        return status == 0
 
     async def start(self, plan: BoxPlan) -> Box:
         """Start a box of an image that is on this host (`build`, `workdir_of`).
 
         Raises BoxRefused if the image's ENTRYPOINT does not run the command that it gets.
         """
-        if plan.image not in self._configs and not await self._inspect(plan.image):
+        if plan.image not in self._configs and not await self.has(plan.image):
             raise OperatorError(f"the image {plan.image} cannot be inspected")
         entrypoint = self._configs[plan.image].get("Entrypoint") or []
         rule = f'the ENTRYPOINT {json.dumps(entrypoint)} of the image must end with `exec "$@"`'
@@ -296,7 +292,7 @@ class ContainerBox:
         if self.listener is not None:
             self.listener.close()
         if self._client.stdin is not None:
-            self._client.stdin.close()  # ends process 1, also if nobody waits for the engine's answer
+            self._client.stdin.close()  # ends process 1, even if this task is cancelled before the engine has answered
         await _run_client(self._program, ("rm", "--force", "--volumes", self.name), timeout_s=_CLIENT_S)
         await _end(self._client)
         if self._drain is not None:

@@ -28,7 +28,8 @@ def test_an_episode_that_the_scorer_of_the_reward_did_not_score_is_a_failure(fou
     assert raised.value.kind is FailureKind.MALFORMED_ANSWER
 
 
-def test_a_text_that_is_no_grade_is_a_failure_without_another_attempt() -> None:
+@pytest.mark.parametrize("value", ["so-so", {"a": 1, "b": "so-so"}, [1, "so-so"]])
+def test_a_text_that_is_no_grade_is_a_failure_without_another_attempt(value: Any) -> None:
     with pytest.raises(Failure, match="so-so") as raised:
-        verdict_of({"first": score("so-so")}, InspectSettings(), finished=True)
+        verdict_of({"first": score(value)}, InspectSettings(), finished=True)
     assert raised.value.terminal
