@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-YOUNG_EVERY_S = 0.5
-OLD_EVERY = 600
+YOUNG_EVERY_S = 0.1
+OLD_EVERY = 3_000
 """Every five minutes. This traverses all conversations: 0.3 to 0.6 s of CPU with 5,000 episodes in flight."""
 
 
@@ -63,12 +63,11 @@ def tune_gc() -> None:
 
 
 async def collect_garbage(every_s: float = YOUNG_EVERY_S, old_every: int = OLD_EVERY) -> None:
-    """Collect young objects twice a second, and all objects every few minutes, until cancelled.
+    """Collect young objects ten times a second, and all objects every few minutes, until cancelled.
 
     Python itself counts allocations minus deallocations. A busy server frees as much as it allocates, so its young
     objects are not collected for a long time, and then block the loop: 0.6 s of CPU with 5,000 episodes in flight,
-    compared with 3 ms for those of a tenth of a second. More often costs more, because each collection traverses
-    what the running episodes hold of them, which is rarely garbage.
+    compared with 3 ms here.
     """
     tune_gc()
     gc.disable()
