@@ -60,12 +60,14 @@ class Environment:
         return [self.folder / name / "src" for name in re.findall(r"(?m)^-e \./(\w+)", text)]
 
     def tree(self) -> dict[str, Any]:
-        """The config; with that which it completes, if it is a part of one; without address and number of workers."""
+        """The config, with what it completes if it is a part of one, and without an address or a number of workers."""
         tree: dict[str, Any] = _completed(self.config)
         for entry in tree.values():
             for settings in (entry.get("resources_servers") or {}).values() if isinstance(entry, dict) else ():
-                for name in ("host", "port", "num_workers"):
+                for name in ("host", "port"):
                     settings.pop(name, None)
+                if settings.get("num_workers") is not None:  # arena asks for the setting, which is null there
+                    del settings["num_workers"]
         return tree
 
     @property
