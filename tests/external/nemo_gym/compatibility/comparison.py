@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -74,4 +75,4 @@ def kind(environment: Environment) -> str:
 
 def _last_line(text: str | None) -> str:
     lines = [line.strip() for line in (text or "").splitlines() if line.strip() and "--help" not in line]
-    return lines[-1][:200] if lines else "no message"
+    return re.sub(r"http://[\d.]+:\d+", "", lines[-1])[:200] if lines else "no message"
