@@ -58,6 +58,8 @@ GROWTH_MINUTES = 5.0
 """In less time, memory still grows with the number of episodes."""
 IDLE_SLACK = 8
 """How many descriptors or threads more than before the load an idle server may keep: its pool of threads."""
+LOAD_SLACK = 64
+"""By how many their number may vary under load: connections are opened and closed as needed."""
 MODEL_TIMEOUT_S, SHORT_MODEL_TIMEOUT_S = 60.0, 20.0
 """Ends calls to which the endpoint never responds. On a busy host others take up to 10 s, or 1 s in the short form."""
 POLICY = "model"
@@ -161,7 +163,7 @@ class Holdings:
             grew += [
                 f"{what} of {name} grew from {before:.0f} to {after:.0f} in the last half"
                 for what, (before, after) in largest.items()
-                if after > max(MAX_GROWTH * before, before + (0 if what == "memory_mb" else IDLE_SLACK))
+                if after > max(MAX_GROWTH * before, before + (0 if what == "memory_mb" else LOAD_SLACK))
             ]
         return grew
 
