@@ -118,7 +118,7 @@ chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 3
 	$(BIN)/python -m tests.faults.chaos --short
 	$(BIN)/python -m tests.faults.chaos.soak --short
 
-soak: $(DEV)  ## keep 10,000 episodes in flight against a faulty endpoint for 10 minutes
+soak: $(DEV)  ## keep 4,096 episodes in flight for an hour, with a faulty endpoint, and servers and collectors killed
 	$(BIN)/python -m tests.faults.chaos.soak
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval

@@ -1,14 +1,17 @@
-"""Soak test: ten thousand episodes in flight on one stack, with 5 % of the model's responses faulty.
+"""Soak test: thousands of episodes in flight on one stack, with 5 % of the model's responses faulty, and with kills.
 
-    python -m tests.faults.chaos.soak                      # 10,000 in flight, 200 ms, 10 minutes
-    python -m tests.faults.chaos.soak --minutes 1          # to try it
-    python -m tests.faults.chaos.soak --short              # 512 in flight, 30 s
+    python -m tests.faults.chaos.soak                                      # 4,096 in flight, 200 ms, an hour
+    python -m tests.faults.chaos.soak --parallel 10000 --minutes 10 --kill-server-s 0 --kill-collector-s 0
+    python -m tests.faults.chaos.soak --minutes 3 --kill-collector-s 60    # to try it
+    python -m tests.faults.chaos.soak --short                              # 512 in flight, 30 s, a server killed
 
-Each server has two replicas, and two collectors share one output. It passes if each rollout is in the file at most once
-and as the script determines it, none failed for another reason than the endpoint's faults, no session or process is
-left, no process grew by more than a tenth in the last half, and every `/metrics` request took at most 2 s, without the
-delay of the measuring process itself. In less than 5 minutes, memory is only printed; the short form also only prints
-the times and fails if there is no response.
+Each server has two replicas, and two collectors share one output. SIGKILL ends a server each minute, in turn a replica
+of each part whose other replica lives to the end, and every ten minutes a collector, which is started again. The test
+passes if each rollout is in the file at most once and as the script determines it; no attempt failed for another reason
+than the endpoint's faults and the kills; no session, process, descriptor, thread or temporary file is left; memory,
+descriptors and threads of no process grew by more than a tenth in the last half; and 99.9 % of the `/metrics` requests
+took at most 2 s, without the delay of the measuring process itself. In less than 5 minutes growth is only printed; the
+short form also only prints the times and fails if there is no response.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -24,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,31 +36,49 @@ from typing import Any
 import orjson
 
 from benchmarks.processes import rss_mb
+from rollyard.records.errors import FailureKind
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.rollout_keys import Shard
 from tests.faults.chaos.command import Command
 from tests.faults.chaos.invariants import Broken
-from tests.faults.chaos.workspace import HERE, Workspace, get, read_lines
+from tests.faults.chaos.workspace import HERE, Run, Workspace, get, read_lines
+from tests.support.waiting import deadline_s, until
 
 ROWS = HERE / "resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 COPIES, REPEATS = 20, 256
 METRICS_WITHIN_S = 2.0
+MAX_LATE = 0.001
+"""Share of the `/metrics` requests that may take longer."""
 DRAIN_S = 900.0
 MAX_ATTEMPTS = 3
 REPLICAS = COLLECTORS = 2
 MAX_GROWTH = 1.1
-"""Largest memory of a process in the last quarter of the time, relative to that in the third."""
+"""Largest memory of a process in the last quarter of the time, relative to the third; also descriptors and threads."""
 GROWTH_MINUTES = 5.0
 """In less time, memory still grows with the number of episodes."""
+IDLE_SLACK = 8
+"""How many descriptors or threads more than before the load an idle server may keep: its pool of threads."""
+LOAD_SLACK = 64
+"""By how many their number may vary under load: connections are opened and closed as needed."""
 MODEL_TIMEOUT_S, SHORT_MODEL_TIMEOUT_S = 60.0, 20.0
 """Ends calls to which the endpoint never responds. On a busy host others take up to 10 s, or 1 s in the short form."""
 POLICY = "model"
+PARTS = ("agent", "environment", POLICY)
+OF_A_KILL = (FailureKind.SESSION_LOST, FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST)
 BURN = "while True: pass"
+TEMPORARY = "tmp"
+"""Where the processes make temporary files."""
+FORK_SERVER = "pymp-"
+"""The folder of this program's own fork server."""
+
+StartCollector = Callable[[str], Awaitable[Command]]
+Live = dict[str, dict[str, Any]]
+"""The head and the instances that are alive, by server and number; each with url and pid."""
 
 
 @dataclass
 class Answers:
-    """Response times of one server's /metrics."""
+    """Response times of one instance's /metrics."""
 
     seconds: list[float] = field(default_factory=list)
     silent: int = 0
@@ -92,89 +114,174 @@ class Lateness:
         return sum(late for due, late in self._late if due + late >= started and due <= ended)
 
 
-class Memory:
-    """Resident memory of processes over time."""
+@dataclass(frozen=True)
+class Held:
+    """What a process holds at one time."""
 
-    def __init__(self, pids: dict[str, int]) -> None:
-        self._pids = pids
-        self._mb: dict[str, list[float]] = {name: [] for name in pids}
+    memory_mb: float
+    descriptors: int
+    threads: int
 
-    async def watch(self) -> None:
+
+def held(pid: int) -> Held:
+    """Raises OSError if the process has ended."""
+    process = Path("/proc") / str(pid)
+    return Held(rss_mb(pid), sum(1 for _ in (process / "fd").iterdir()), sum(1 for _ in (process / "task").iterdir()))
+
+
+class Holdings:
+    """What processes hold over time, from the start of each."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[Held]] = {}
+        self._pids: dict[str, int] = {}
+
+    async def watch(self, live: Live, collectors: Mapping[str, Command]) -> None:
         while True:
-            for name, pid in self._pids.items():
+            pids = {name: one["pid"] for name, one in live.items()}
+            for name, pid in (pids | {name: one.process.pid for name, one in collectors.items()}).items():
+                if self._pids.get(name) != pid:
+                    self._pids[name], self._of[name] = pid, []
                 with contextlib.suppress(OSError):
-                    self._mb[name].append(rss_mb(pid))
+                    self._of[name].append(held(pid))
             await asyncio.sleep(1.0)
 
-    def growth(self) -> dict[str, tuple[float, float]]:
-        """Process -> the largest value of the third and of the last quarter, in MB."""
-        quarters = {
-            name: (mb[len(mb) // 2 : -len(mb) // 4], mb[-len(mb) // 4 :]) for name, mb in self._mb.items() if mb
-        }
-        return {name: (max(third, default=0.0), max(last)) for name, (third, last) in quarters.items()}
+    def growth(self) -> list[str]:
+        """Print the largest values of the third and of the last quarter; return which of them grew."""
+        grew = []
+        for name, of in self._of.items():
+            third, last = of[len(of) // 2 : -len(of) // 4], of[-len(of) // 4 :]
+            largest = {
+                what: (max(getattr(one, what) for one in third), max(getattr(one, what) for one in last))
+                for what in ("memory_mb", "descriptors", "threads")
+                if third and last
+            }
+            parts = (f"{what} {before:.0f}, at last {after:.0f}" for what, (before, after) in largest.items())
+            print(f"{name:<15} {'; '.join(parts)}")
+            if len(of) < GROWTH_MINUTES * 60:
+                continue
+            grew += [
+                f"{what} of {name} grew from {before:.0f} to {after:.0f} in the last half"
+                for what, (before, after) in largest.items()
+                if after > max(MAX_GROWTH * before, before + (0 if what == "memory_mb" else LOAD_SLACK))
+            ]
+        return grew
+
+
+class Kills:
+    """Ends servers and collectors with SIGKILL, and waits until they are back."""
+
+    def __init__(self, run: Run, live: Live, collectors: dict[str, Command], start: StartCollector) -> None:
+        self._run = run
+        self._live = live
+        self._collectors = collectors
+        self._start = start
+        self.count: Counter[str] = Counter()
+
+    async def servers(self, every_s: float, ended: asyncio.Event) -> None:
+        for part in itertools.cycle(PARTS):
+            if await _within(every_s, ended):
+                return
+            name = f"{part}[0]"
+            known = {one["pid"] for one in self._live.values()}
+            os.kill(self._live.pop(name)["pid"], signal.SIGKILL)
+            self.count[name] += 1
+            self._live[name] = await self._back(part, known)
+
+    async def _back(self, part: str, known: set[int]) -> dict[str, Any]:
+        """The replica that replaces a killed one. `known`: the process ids before the kill."""
+        for _ in range(int(deadline_s() / 0.2)):
+            for one in await self._run.servers():
+                if one["server_name"] == part and one["ready"] and one["pid"] not in known:
+                    return one
+            await asyncio.sleep(0.2)
+        raise Broken(f"a killed replica of {part} did not come back")
+
+    async def collectors(self, every_s: float, ended: asyncio.Event) -> None:
+        for name in itertools.cycle([*self._collectors]):
+            if await _within(every_s, ended):
+                return
+            self._collectors[name].signal(signal.SIGKILL)
+            await self._collectors[name].exit_status()
+            self.count[name] += 1
+            self._collectors[name] = await self._start(name)
+
+
+async def _within(seconds: float, ended: asyncio.Event) -> bool:
+    """True if the event happens within that time."""
+    try:
+        await asyncio.wait_for(ended.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
     rows = workspace.folder / "rows.jsonl"
     rows.write_bytes(ROWS.read_bytes() * COPIES)
     async with policy(workspace, options) as url, workspace.run(config(url, options)) as run:
-        instances = named(await run.servers())
-        servers = {"head": run.head_url, **{name: instance["url"] for name, instance in instances.items()}}
+        live: Live = {"head": {"url": run.head_url, "pid": run.command.process.pid}, **named(await run.servers())}
         output = workspace.folder / "rollouts.jsonl"
-        collectors = {
-            f"collector[{number}]": await workspace.collect(
+
+        async def start(name: str) -> Command:
+            collector = await workspace.collect(
                 run,
                 output,
                 rows,
                 f"+num_repeats={REPEATS}",
                 f"+num_samples_in_parallel={options.parallel // COLLECTORS}",
                 f"+max_attempts={MAX_ATTEMPTS}",
-                f"+shard={number + 1}/{COLLECTORS}",
+                f"+shard={name}/{COLLECTORS}",
             )
-            for number in range(COLLECTORS)
-        }
-        answers = {name: Answers() for name in servers}
-        lateness = Lateness()
-        pids = {"head": run.command.process.pid, **{name: instance["pid"] for name, instance in instances.items()}}
-        memory = Memory({**pids, **{name: collector.process.pid for name, collector in collectors.items()}})
-        watchers = [asyncio.create_task(lateness.watch()), asyncio.create_task(memory.watch())]
-        watchers += [
-            asyncio.create_task(poll_metrics(target, answers[name], lateness)) for name, target in servers.items()
+            await until(lambda: "plan:" in collector.output or collector.ended, "the collector runs")
+            return collector
+
+        before = {name: held(one["pid"]) for name, one in live.items()}
+        collectors = {str(number + 1): await start(str(number + 1)) for number in range(COLLECTORS)}
+        answers = {name: Answers() for name in live}
+        lateness, holdings, kills = Lateness(), Holdings(), Kills(run, live, collectors, start)
+        ended = asyncio.Event()
+        killing = [
+            asyncio.create_task(kill(every_s, ended))
+            for kill, every_s in (
+                (kills.servers, options.kill_server_s),
+                (kills.collectors, options.kill_collector_s),
+            )
+            if every_s
         ]
-        await watch(list(collectors.values()), output, options, servers)
-        watchers[1].cancel()
+        sampling = asyncio.create_task(holdings.watch(live, collectors))
+        watchers = [asyncio.create_task(lateness.watch())]
+        watchers += [asyncio.create_task(poll_metrics(name, live, answers[name], lateness)) for name in answers]
+        await watch(collectors, output, options, live)
+        ended.set()
+        await asyncio.gather(*killing)
+        sampling.cancel()
         for collector in collectors.values():
             collector.signal(signal.SIGINT)
         print("draining ...", flush=True)
         ends = {name: await collector.exit_status(DRAIN_S) for name, collector in collectors.items()}
         for watcher in watchers:
             watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        await asyncio.gather(sampling, *watchers, return_exceptions=True)
         faults = orjson.loads((await get(f"{url}/stats"))[1])
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}; busy processes: {options.busy}")
+        print(f"killed: {dict(kills.count)}")
         await (await workspace.start("ng_merge", str(output))).exit_status()
-        broken = check_files(output, faults.get("hang", 0)) + await open_sessions(servers)
-        broken += restarted_servers(pids, await run.servers())
+        broken = check_files(output, faults.get("hang", 0), bool(kills.count)) + await open_sessions(live)
+        broken += restarted_servers(live, await run.servers()) + await not_idle(live, before, kills)
         for name, status in ends.items():
             if status not in (0, 130):
-                broken.append(f"{name} ended with {status}: {collectors[name].output[-1500:]}")
+                broken.append(f"collector {name} ended with {status}: {collectors[name].output[-1500:]}")
         if not sum(count for name, count in faults.items() if name != "none"):
             broken.append("the endpoint injected no fault")
-        for name, (before, after) in memory.growth().items():
-            print(f"memory of {name:<15} {before:5.0f} MB, at last {after:5.0f} MB")
-            if options.minutes >= GROWTH_MINUTES and after > MAX_GROWTH * before:
-                broken.append(f"the memory of {name} grew from {before:.0f} to {after:.0f} MB in the last half")
-        for name, metrics in answers.items():
-            print(f"/metrics of {name:<15} {metrics.summary()}")
-            if metrics.silent or (metrics.late and not options.short):
-                broken.append(
-                    f"/metrics of {name}: {metrics.late} of {len(metrics.seconds) + metrics.silent} later than 2 s"
-                )
+        broken += holdings.growth()
+        broken += check_metrics(answers, options)
         run.command.signal(signal.SIGINT)
-        if ended := await run.command.exit_status():
-            broken.append(f"ng_run ended with {ended}")
-    left_behind = await workspace.left_behind()
-    return [*broken, f"{left_behind} processes are left behind"] if left_behind else broken
+        if status := await run.command.exit_status():
+            broken.append(f"ng_run ended with {status}")
+    if left_behind := await workspace.left_behind():
+        broken.append(f"{left_behind} processes are left behind")
+    return broken + temporary_files(workspace.folder)
 
 
 def named(instances: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -231,26 +338,37 @@ async def policy(workspace: Workspace, options: argparse.Namespace) -> AsyncIter
         await process.wait()
 
 
-async def poll_metrics(url: str, answers: Answers, lateness: Lateness) -> None:
-    """Request /metrics once a second."""
+async def poll_metrics(name: str, live: Live, answers: Answers, lateness: Lateness) -> None:
+    """Request /metrics once a second while the instance is alive."""
     while True:
         started = time.monotonic()
-        try:
-            status, _ = await get(f"{url}/metrics")
-            ended = time.monotonic()
-            if status == 200:
-                answers.seconds.append(max(ended - started - lateness.within(started, ended), 0.0))
-            else:
-                answers.silent += 1
-        except Broken:
-            answers.silent += 1
+        if instance := live.get(name):
+            try:
+                status, _ = await get(f"{instance['url']}/metrics")
+                ended = time.monotonic()
+                if status == 200:
+                    answers.seconds.append(max(ended - started - lateness.within(started, ended), 0.0))
+                else:
+                    answers.silent += 1
+            except Broken:
+                answers.silent += live.get(name) is instance
         await asyncio.sleep(max(1.0 - (time.monotonic() - started), 0.05))
 
 
-async def watch(collectors: list[Command], output: Path, options: argparse.Namespace, servers: dict[str, str]) -> None:
+def check_metrics(answers: Mapping[str, Answers], options: argparse.Namespace) -> list[str]:
+    for name, metrics in answers.items():
+        print(f"/metrics of {name:<15} {metrics.summary()}")
+    late, silent = (sum(getattr(one, what) for one in answers.values()) for what in ("late", "silent"))
+    asked = sum(len(one.seconds) + one.silent for one in answers.values())
+    if (late > MAX_LATE * asked and not options.short) or silent > MAX_LATE * asked:
+        return [f"{late} of {asked} requests for /metrics took longer than {METRICS_WITHIN_S:g} s, {silent} failed"]
+    return []
+
+
+async def watch(collectors: Mapping[str, Command], output: Path, options: argparse.Namespace, live: Live) -> None:
     ends = time.monotonic() + options.minutes * 60
     statuses = [RolloutPaths(Shard(i + 1, COLLECTORS).output(output)).status for i in range(COLLECTORS)]
-    while time.monotonic() < ends and not all(collector.ended for collector in collectors):
+    while time.monotonic() < ends and not all(collector.ended for collector in collectors.values()):
         await asyncio.sleep(min(15.0, max(ends - time.monotonic(), 0.1)))
         now = [orjson.loads(status.read_bytes()) for status in statuses if status.exists()]
 
@@ -259,23 +377,23 @@ async def watch(collectors: list[Command], output: Path, options: argparse.Names
         oldest_s = max((one["oldest_s"] for one in now), default=0.0)
         print(
             f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  {shown}, oldest {oldest_s:.0f} s; "
-            f"{await lags(servers)}",
+            f"{await lags(live)}",
             flush=True,
         )
 
 
-async def lags(servers: dict[str, str]) -> str:
+async def lags(live: Live) -> str:
     parts = []
-    for name, url in servers.items():
+    for name, one in [*live.items()]:
         with contextlib.suppress(Broken):
-            _, text = await get(f"{url}/metrics")
+            _, text = await get(f"{one['url']}/metrics")
             if found := re.search(rb"^rollyard_event_loop_lag_worst_seconds (\S+)$", text, re.MULTILINE):
                 parts.append(f"{name} {float(found.group(1)):.1f}")
     return f"lag s: {', '.join(parts)}"
 
 
-def check_files(output: Path, hangs: int) -> list[str]:
-    """What is wrong with the output. `hangs`: calls to which the endpoint never responded."""
+def check_files(output: Path, hangs: int, killed: bool) -> list[str]:
+    """What is wrong with the output. `hangs`: calls without a response of the endpoint. `killed`: if servers were."""
     keys: set[tuple[int, int]] = set()
     rewards: dict[int, set[tuple[Any, ...]]] = {}
     twice = 0
@@ -292,7 +410,12 @@ def check_files(output: Path, hangs: int) -> list[str]:
     kinds = Counter((row["failure_kind"], row["server"]) for row in failed)
     attempts = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in failed)
     # Three faults of the endpoint in a row fail a call, and so does no response. Neither is an error of the stack.
-    own = Counter((row["failure_kind"], row["server"]) for row in failed if not is_endpoints(row))
+    explained = OF_A_KILL if killed else ()
+    own = Counter(
+        (row["failure_kind"], row["server"])
+        for row in failed
+        if not is_endpoints(row) and row["failure_kind"] not in explained
+    )
     own["timeout", POLICY] -= min(hangs, own["timeout", POLICY])
     abandoned = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
     print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(abandoned)}")
@@ -311,15 +434,38 @@ def is_endpoints(row: dict[str, Any]) -> bool:
     return bool(row["server"] == POLICY and (of_a_call or "/v1/chat/completions" in row["detail"]))
 
 
-async def open_sessions(servers: dict[str, str]) -> list[str]:
+async def open_sessions(live: Live) -> list[str]:
     """Servers with sessions that are still open 30 s after the end."""
     open_now: dict[str, int] = {}
     for _ in range(60):
-        open_now = {name: count for name, url in servers.items() if (count := await sessions(url))}
+        open_now = {name: count for name, one in live.items() if (count := await sessions(one["url"]))}
         if not open_now:
             return []
         await asyncio.sleep(0.5)
     return [f"{count} sessions are left at {name}" for name, count in open_now.items()]
+
+
+async def not_idle(live: Live, before: Mapping[str, Held], kills: Kills) -> list[str]:
+    """Descriptors and threads that servers alive since the start still hold a minute after the end."""
+    since_start = {name: one["pid"] for name, one in live.items() if not kills.count[name]}
+    left: list[str] = []
+    for _ in range(60):
+        left = [
+            f"{name} has {after} {what}, {before_it} before the load"
+            for name, pid in since_start.items()
+            for what in ("descriptors", "threads")
+            if (after := getattr(held(pid), what)) > (before_it := getattr(before[name], what)) + IDLE_SLACK
+        ]
+        if not left:
+            break
+        await asyncio.sleep(1.0)
+    return left
+
+
+def temporary_files(folder: Path) -> list[str]:
+    names = [path.name for path in (folder / TEMPORARY).iterdir() if not path.name.startswith(FORK_SERVER)]
+    names += [path.name for path in folder.iterdir() if path.is_file() and path.name.startswith(".")]
+    return [f"temporary files are left: {', '.join(sorted(names)[:10])}"] if names else []
 
 
 async def sessions(url: str) -> int:
@@ -328,15 +474,18 @@ async def sessions(url: str) -> int:
     return int(float(found.group(1))) if found else 0
 
 
-def restarted_servers(before: dict[str, int], now: list[dict[str, Any]]) -> list[str]:
-    return [f"{one['server_name']} was restarted" for one in now if one["pid"] not in before.values()]
+def restarted_servers(live: Live, now: list[dict[str, Any]]) -> list[str]:
+    known = {one["pid"] for one in live.values()}
+    return [f"{one['server_name']} was restarted, not after a kill" for one in now if one["pid"] not in known]
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="512 in flight, 30 s")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--parallel", type=int, default=10000, help="episodes in flight")
+    parser.add_argument("--short", action="store_true", help="512 in flight, 30 s, kills every 10 and 15 s")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--parallel", type=int, default=4096, help="episodes in flight")
+    parser.add_argument("--kill-server-s", type=float, default=60.0, help="time between kills of a server; 0: none")
+    parser.add_argument("--kill-collector-s", type=float, default=600.0, help="time between kills of a collector")
     parser.add_argument("--latency-ms", type=float, default=200.0, help="latency of each model response")
     parser.add_argument("--fault-rate", type=float, default=0.05, help="share of faulty model responses")
     parser.add_argument("--busy", type=int, default=0, help="other processes that keep the CPU busy")
@@ -345,6 +494,7 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.short:
         options.minutes, options.parallel = 0.5, 512
+        options.kill_server_s, options.kill_collector_s = 10.0, 15.0
     return options
 
 
@@ -352,7 +502,8 @@ async def main() -> int:
     options = read_options()
     with tempfile.TemporaryDirectory(prefix="rollyard-soak-") as temporary:
         folder = options.keep or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TEMPORARY).mkdir(parents=True, exist_ok=True)
+        os.environ["TMPDIR"] = str(folder / TEMPORARY)
         with busy(options.busy):
             broken = await soak(Workspace(folder), options)
     for what in broken:
