@@ -28,10 +28,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
-from rollyard.records.run_types import Keys
+from rollyard.records.run_types import Keys, play_token
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from rollyard.services.http.otel import Telemetry
 
 log = logging.getLogger(__name__)
+REST = "other"
+"""Stands for all POSTs whose path has no route."""
 ROLLOUT_PREFIX, TOKEN_CAPTURE = "/ng-rollout/", "training-token-capture/"
 LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
@@ -117,6 +120,8 @@ class Server:
         self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
+        self.__play_token = _play_header(context.keys.token)
+        self.__play = {"/health", "/ready"}
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
@@ -160,8 +165,16 @@ class Server:
 
     def route_rest(self, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve all POST requests whose path has no route. By default, these requests get status 404."""
-        handler = self.__traced("other", handler) if self.__traced else handler
-        self.__rest = _Route("other", handler, cancellable, self.__metrics.route("other"))
+        handler = self.__traced(REST, handler) if self.__traced else handler
+        self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
+
+    def allow_play(self, *paths: str) -> None:
+        """Let callers with the play token use these routes. All others belong to the control plane."""
+        self.__play.update(paths)
+
+    def is_in_control(self, authorization: str | None) -> bool:
+        """Return whether a caller has the run token, and not only the play token. Without tokens, all callers have."""
+        return not self.__token or hmac.compare_digest((authorization or "").encode("latin-1"), self.__token)
 
     def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
@@ -186,7 +199,7 @@ class Server:
             return
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__route_of(call.path) if scope["method"] == "POST" else None
-        if rejection := self.__rejection(call.headers, scope):
+        if rejection := self.__rejection(scope["method"], call.path, call.headers, scope):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
@@ -205,7 +218,7 @@ class Server:
 
     def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request from outside this process may be served; `__call__` rejects any other."""
-        return self.__rejection(headers, scope) is None
+        return self.__rejection(scope["method"], scope["path"], headers, scope) is None
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
@@ -238,7 +251,7 @@ class Server:
         route = self.__route_of(call.path)
         if route is None:
             return None
-        rejection = self.__rejection(call.headers)
+        rejection = self.__rejection("POST", call.path, call.headers)
         return self.__exchange(route, call) if rejection is None else self.__reject(call.path, rejection)
 
     def __route_of(self, path: str) -> _Route | None:
@@ -302,8 +315,10 @@ class Server:
         self.__metrics.route("refused").observe(response.status, 0.0)
         return response
 
-    def __rejection(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> Failure | None:
-        """Return the reason to reject a request: it is for another run or server, or lacks the token.
+    def __rejection(
+        self, method: str, path: str, headers: Mapping[bytes, bytes], scope: Scope | None = None
+    ) -> Failure | None:
+        """Return the reason to reject a request: it is for another run or server, or lacks the token of its plane.
 
         A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
         """
@@ -314,10 +329,23 @@ class Server:
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
             return Failure(FailureKind.WRONG_RUN, f"this is {self.name!r}, not {server.decode('latin-1')!r}")
-        if self.__token and not hmac.compare_digest(headers.get(b"authorization", b""), self.__token):
+        if not self.__token or hmac.compare_digest(given := headers.get(b"authorization", b""), self.__token):
+            return None
+        if not self.__play_token or not hmac.compare_digest(given, self.__play_token):
             detail = "the run token is missing or wrong; expected Authorization: Bearer <token>"
             return Failure(FailureKind.UNAUTHORIZED, detail)
-        return None
+        if self.__route_path(method, path) in self.__play:
+            return None
+        found = f"{method} {path[:200]} belongs to the control plane, and this is the play token"
+        return Failure(FailureKind.FORBIDDEN, f"{found}; expected the run token")
+
+    def __route_path(self, method: str, path: str) -> str:
+        """Return the path with which the route of a request was declared; empty without one."""
+        if method == "POST" and (route := self.__route_of(path)) is not None:
+            return route.path
+        scope = {"type": "http", "method": method, "path": path, "headers": []}
+        found = (route for route in self.app.routes if route.matches(scope)[0] is Match.FULL)
+        return getattr(next(found, None), "path", "")
 
     async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, *, watched: bool) -> None:
         """Serve a POST over ASGI. `watched`: whether it has a connection, whose end cancels the handler or stream."""
@@ -409,6 +437,13 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+def _play_header(token: str | None) -> bytes:
+    try:
+        return f"Bearer {play_token(token or '')}".encode()
+    except ValueError:  # too short
+        return b""
 
 
 def _without_prefix(path: str) -> str:
