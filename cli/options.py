@@ -425,7 +425,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
             refuse_secrets([override])
             others.append(override)
             continue
-        if is_secret(override.top) and override.value and override.value is not True:  # a flag is no secret
+        if is_secret(override.top) and override.value:
             hint = "export ROLLYARD_TOKEN=... instead" if override.top == "token" else "export it as a variable instead"
             print(f"note: {override.shown} is visible to all users in the list of processes: {hint}", file=sys.stderr)
         *path, last = override.key.split(".")

@@ -39,8 +39,8 @@ class StatusOptions(Options):
     """Print the servers as a JSON list instead of tables; with --watch, one line per second."""
     episodes: bool = False
     """With --json: print one object that also contains active rollouts and collections."""
-    play_token: bool = False
-    """Print only the token for agents and other callers that play in the run, but must not control it."""
+    play: bool = False
+    """Print only the play token, with which agents and other callers play in the run, but do not control it."""
     watch: bool = False
     """Refresh every second until Ctrl-C."""
     head: str | None = None
@@ -58,7 +58,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show the servers, active rollouts and stuck episodes. The exit status is 1 if a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
-    if options.play_token:
+    if options.play:
         print(uvloop.run(_play_token(options)))
         return EXIT_DONE
     if not options.watch:

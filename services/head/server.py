@@ -65,6 +65,7 @@ class Head(Server):
         self.address = (settings.host, settings.port)
         self._config = config
         self.route("/register", self._register)
+        self.audit("/register")
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
         self._parts: dict[str, Collection] = {}

@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from urllib.parse import parse_qsl
 
 import orjson
 import prometheus_client as prometheus
@@ -30,11 +31,12 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.run_types import Keys, play_token
 from rollyard.records.types import Json
-from rollyard.services.http.access import Access, KnownHosts, is_loopback
+from rollyard.services.http.access import Access, KnownHosts, is_loopback, peer_of
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
@@ -55,7 +57,7 @@ from rollyard.services.http.request import (
     to_problem,
 )
 from rollyard.services.http.transport import Transport
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, redacted
 
 if TYPE_CHECKING:
     from rollyard.services.http.otel import Telemetry
@@ -122,6 +124,7 @@ class Server:
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
         self.__play_token = _play_header(context.keys.token)
         self.__play = {"/health", "/ready"}
+        self.__audit = AuditLog(audit_file(context.log_folder), context.keys.run_id, context.name)
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
@@ -168,6 +171,13 @@ class Server:
         handler = self.__traced(REST, handler) if self.__traced else handler
         self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
 
+    def audit(self, *paths: str) -> None:
+        """Write a line to the run's audit log for each request to these hot routes, because it changes the run. They
+        are then served over ASGI, which knows the caller.
+        """
+        for path in paths:
+            self.__routes[path].audited = True
+
     def allow_play(self, *paths: str) -> None:
         """Let callers with the play token use these routes. All others belong to the control plane."""
         self.__play.update(paths)
@@ -202,7 +212,7 @@ class Server:
         if rejection := self.__rejection(scope["method"], call.path, call.headers, scope):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
-            await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
+            await self.__serve(route, call, receive, send, scope)
         else:
             self.requests += 1
             self.in_flight += 1
@@ -214,7 +224,7 @@ class Server:
     def is_cancellable(self, path: str) -> bool | None:
         """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
         route = self.__route_of(path)
-        return None if route is None else route.cancellable
+        return None if route is None or route.audited else route.cancellable
 
     def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request from outside this process may be served; `__call__` rejects any other."""
@@ -249,7 +259,7 @@ class Server:
 
     def __answer(self, call: RawRequest) -> Awaitable[RawResponse] | None:
         route = self.__route_of(call.path)
-        if route is None:
+        if route is None or route.audited:
             return None
         rejection = self.__rejection("POST", call.path, call.headers)
         return self.__exchange(route, call) if rejection is None else self.__reject(call.path, rejection)
@@ -347,9 +357,10 @@ class Server:
         found = (route for route in self.app.routes if route.matches(scope)[0] is Match.FULL)
         return getattr(next(found, None), "path", "")
 
-    async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, *, watched: bool) -> None:
-        """Serve a POST over ASGI. `watched`: whether it has a connection, whose end cancels the handler or stream."""
+    async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, scope: Scope) -> None:
+        """Serve a POST over ASGI. The end of its connection, if it has one, cancels the handler or stream."""
         watcher: asyncio.Task[None] | None = None
+        status = 499
         disconnected: list[bool] = []
 
         def watch() -> None:
@@ -365,17 +376,24 @@ class Server:
 
         async def prepare() -> None:
             call.body = await read_body(receive)
-            if route.cancellable and watched:
+            if route.cancellable and scope.get("client") is not None:
                 watch()
 
         try:
-            await self.__exchange(route, call, respond, prepare)
+            status = (await self.__exchange(route, call, respond, prepare)).status
         except asyncio.CancelledError:
             if not disconnected:
                 raise
         finally:
             if watcher is not None:
                 watcher.cancel()
+            if route.audited:
+                self.__audit.write(f"POST {route.path}", self.__origin(scope), _act_detail(call), status)
+
+    def __origin(self, scope: Scope) -> Origin:
+        host, port = scope.get("client") or ("", 0)
+        plane = "control" if self.__token else ""
+        return Origin(address=f"{host}:{port}" if host else "", uid=peer_of(scope)[1], plane=plane)
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)
@@ -437,6 +455,29 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+    audited: bool = False
+
+
+def audit_file(logs: Path | None) -> Path | None:
+    """Return the path of the audit log of a run with this folder of logs."""
+    return logs and logs / "audit.jsonl"
+
+
+_AUDITED_BODY_BYTES, _AUDITED_CHARS = 64 << 10, 200
+"""What an audit line shows of a request: the plain values of a body of at most so many bytes, each cut."""
+
+
+def _act_detail(call: RawRequest) -> Json:
+    """Return the parameters of a request that are plain values, without secrets."""
+    given: Any = None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        given = orjson.loads(call.body) if len(call.body) <= _AUDITED_BODY_BYTES else None
+    named = {**dict(parse_qsl(call.query.decode("latin-1"))), **(given if isinstance(given, dict) else {})}
+    plain = {name: value for name, value in named.items() if isinstance(value, str | int | float | bool)}
+    return {
+        name[:_AUDITED_CHARS]: value[:_AUDITED_CHARS] if isinstance(value, str) else value
+        for name, value in redacted(plain).items()
+    }
 
 
 def _play_header(token: str | None) -> bytes:
