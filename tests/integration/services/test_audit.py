@@ -78,7 +78,6 @@ async def test_what_changes_nothing_is_not_recorded(path: str, tmp_path: Path) -
     assert not lines(tmp_path)
 
 
-@pytest.mark.parametrize("authorization", ["", "Bearer no", f"Bearer {play_token(TOKEN)}"])
 async def test_updates_of_weights_and_control_calls_of_trainers_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
     async with trainer_server(WeightEngine()) as policy:
         for path, body in (("/pause", None), ("/resume", None), ("/weights/update", {"path": "/weights/7"})):
@@ -90,6 +89,7 @@ async def test_updates_of_weights_and_control_calls_of_trainers_are_recorded(cap
     assert acts == ["POST /pause", "POST /resume", "POST /weights/update"]
 
 
+@pytest.mark.parametrize("authorization", ["", "Bearer no", f"Bearer {play_token(TOKEN)}"])
 async def test_a_refused_caller_cannot_fill_the_log(authorization: str, tmp_path: Path) -> None:
     server = make_server(tmp_path, TOKEN)
     assert (await call_app(server, "/weights/update", authorization=authorization)).status in (401, 403)
