@@ -150,12 +150,12 @@ def test_play_refuses_a_token_without_a_play_token(
 ) -> None:
     monkeypatch.setenv("ROLLYARD_TOKEN", token)
     refused = in_this_process("ng_status", "--play", capsys=capsys)
-    assert refused.status == 2 and "no play token" in refused.printed and not refused.out
+    assert refused.status == 2 and "no play token" in refused.err and not refused.out
 
 
 def test_a_run_without_a_token_has_no_play_token(status: Callable[..., Finished]) -> None:
     refused = status("--play")
-    assert refused.status == 2 and "this run has no token" in refused.printed
+    assert refused.status == 2 and "this run has no token" in refused.err
 
 
 async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_not_a_failure(playing: Path) -> None:

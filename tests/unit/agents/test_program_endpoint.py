@@ -39,7 +39,7 @@ class Doors:
 
         async def use(name: str, arguments: Json) -> ToolAnswer:
             self.asked.append((episode, name))
-            return ToolAnswer(f"tool of {episode}")
+            return ToolAnswer(f"tool of {episode}", done=False)
 
         return Visitor(key, ask, [{"type": "function", "name": f"tool_{episode[0]}"}], use)
 
@@ -180,7 +180,8 @@ async def test_the_tools_are_those_of_the_keys_episode(doors: Doors) -> None:
     _, listed = await doors.post(f"/{MINE}/mcp", BEARER, body={"id": 1, "method": "tools/list"})
     assert [tool["name"] for tool in listed["result"]["tools"]] == ["tool_a"]
     called = {"id": 1, "method": "tools/call", "params": {"name": "tool_b", "arguments": {"episode": OTHER}}}
-    await doors.post(f"/{MINE}/mcp", BEARER, f"mcp-session-id: {OTHER}", body=called)
+    _, answer = await doors.post(f"/{MINE}/mcp", BEARER, f"mcp-session-id: {OTHER}", body=called)
+    assert answer["result"]["content"][0]["text"] == f"tool of {MINE}"
     assert doors.asked == [(MINE, "tool_b")]  # whose environment refuses what it has not
 
 
