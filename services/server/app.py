@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import parse_qsl
@@ -463,8 +463,8 @@ def audit_file(logs: Path | None) -> Path | None:
     return logs and logs / "audit.jsonl"
 
 
-_AUDITED_BODY_BYTES, _AUDITED_CHARS = 64 << 10, 200
-"""What an audit line shows of a request: the plain values of a body of at most so many bytes, each cut."""
+_AUDITED_BODY_BYTES, _AUDITED_VALUES, _AUDITED_CHARS = 64 << 10, 32, 200
+"""What an audit line shows of a request: the first plain values of a body of at most so many bytes, each cut."""
 
 
 def _act_detail(call: RawRequest) -> Json:
@@ -476,7 +476,7 @@ def _act_detail(call: RawRequest) -> Json:
     plain = {name: value for name, value in named.items() if isinstance(value, str | int | float | bool)}
     return {
         name[:_AUDITED_CHARS]: value[:_AUDITED_CHARS] if isinstance(value, str) else value
-        for name, value in redacted(plain).items()
+        for name, value in islice(redacted(plain).items(), _AUDITED_VALUES)
     }
 
 

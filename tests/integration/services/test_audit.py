@@ -126,7 +126,8 @@ async def test_a_large_act_makes_a_short_line(tmp_path: Path) -> None:
     server = make_server(tmp_path)
     await call_app(server, "/weights/update", {"path": "x" * 50_000})
     await call_app(server, "/weights/update", {"path": "x" * 500_000})
-    assert all(len(orjson.dumps(line)) < 1000 for line in lines(tmp_path)) and len(lines(tmp_path)) == 2
+    await call_app(server, "/weights/update", {f"value-{number}": number for number in range(3000)})
+    assert all(len(orjson.dumps(line)) < 1000 for line in lines(tmp_path)) and len(lines(tmp_path)) == 3
 
 
 async def test_the_secret_of_a_run_is_not_in_its_audit_log(tmp_path: Path) -> None:
