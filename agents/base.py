@@ -139,6 +139,7 @@ class Agent(Server, Generic[S]):
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.route("/v1/agent_sessions", self.__open_session)
         self.route("/v1/agent_sessions/close", self.__close_session)
+        self.allow_play("/run", "/v1/responses", "/aggregate_metrics", "/v1/agent_sessions", "/v1/agent_sessions/close")
         self.app.get("/episodes")(self.__episodes)
         self.app.get("/episodes/{episode}")(self.__partial_episodes.tail)
         self.app.get("/episodes/{episode}/partial")(self.__partial_episodes.partial)

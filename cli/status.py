@@ -21,8 +21,8 @@ from rich.text import Text
 from rollyard.cli.console import console, is_terminal
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.activity import Collection, StageActivity
-from rollyard.records.errors import Failure, RunError
-from rollyard.records.run_types import HeadServer, ServerInstance
+from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.run_types import HeadFile, HeadServer, ServerInstance, play_token
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import duration, plain_line
 from rollyard.services.head.registry_client import RunSnapshot, fetch_snapshot
@@ -39,6 +39,8 @@ class StatusOptions(Options):
     """Print the servers as a JSON list instead of tables; with --watch, one line per second."""
     episodes: bool = False
     """With --json: print one object that also contains active rollouts and collections."""
+    play: bool = False
+    """Print only the play token, with which agents and other callers play in the run, but do not control it."""
     watch: bool = False
     """Refresh every second until Ctrl-C."""
     head: str | None = None
@@ -56,6 +58,9 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show the servers, active rollouts and stuck episodes. The exit status is 1 if a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
+    if options.play:
+        print(uvloop.run(_play_token(options)))
+        return EXIT_DONE
     if not options.watch:
         return uvloop.run(_show_once(options))
     with contextlib.suppress(KeyboardInterrupt):  # the normal end of --watch
@@ -75,6 +80,22 @@ async def _show_once(options: StatusOptions) -> int:
         screen = _console()
         screen.print(view(snapshot, screen))
     return EXIT_DONE if all(instance.ready for instance in snapshot.servers) else EXIT_FAILED
+
+
+async def _play_token(options: StatusOptions) -> str:
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    if token is None:
+        transport = HttpTransport()
+        try:
+            token = (await _find(transport, options, on_stderr)).token
+        finally:
+            await transport.close()
+    if not token:
+        raise OperatorError("this run has no token, so that whoever may call it may control it: start it with --token")
+    try:
+        return play_token(token)
+    except ValueError as error:
+        raise OperatorError(f"no play token: {error}") from error
 
 
 async def _watch(options: StatusOptions) -> None:
@@ -108,10 +129,14 @@ async def _poll(
 
 
 async def _fetch(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> RunSnapshot:
+    head = await _find(transport, options, print_line)
+    return await (fetch_nemo_gym_snapshot if head.stack == "nemo_gym" else fetch_snapshot)(transport, head)
+
+
+async def _find(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> HeadFile:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     address = head_address(options.head, options.head_server)
-    head = await find_run(transport, Path.cwd(), address, token, print_line, nemo_gym=True)
-    return await (fetch_nemo_gym_snapshot if head.stack == "nemo_gym" else fetch_snapshot)(transport, head)
+    return await find_run(transport, Path.cwd(), address, token, print_line, nemo_gym=True)
 
 
 def _json(snapshot: RunSnapshot | str, options: StatusOptions, style: int) -> str:

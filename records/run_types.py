@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Mapping, Set
 from typing import Literal, Self
 
@@ -13,6 +14,29 @@ from rollyard.records.types import Json, Record
 StackKind = Literal["rollyard", "nemo_gym"]
 """Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
 _MAX_PATHS = 6
+
+
+MIN_TOKEN = 16
+"""Minimum length in characters of a token from which secrets are derived, because they are no stronger than it."""
+
+
+def derived(token: str, purpose: str) -> str:
+    """Return a secret that everybody who has the token can compute, and that does not reveal the token."""
+    return hmac.new(token.encode(), f"rollyard {purpose}".encode(), hashlib.sha256).hexdigest()
+
+
+PLAY_PREFIX = "play-"
+
+
+def play_token(token: str) -> str:
+    """Return the token that opens the play plane of a run alone. Raises ValueError if the run token is too short, or is
+    itself a play token.
+    """
+    if token.startswith(PLAY_PREFIX):
+        raise ValueError(f"found a play token (it begins with {PLAY_PREFIX}); expected the run token")
+    if len(token) < MIN_TOKEN:
+        raise ValueError(f"the run token has {len(token)} characters; a play token requires at least {MIN_TOKEN}")
+    return PLAY_PREFIX + derived(token, "play token")
 
 
 class AccessRules(Record):

@@ -50,7 +50,7 @@ from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded
 from rollyard.services.sandbox.box_program import PATH as RUN_PROGRAM
 from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd
-from rollyard.services.server.app import Context, Server, with_failure_rows
+from rollyard.services.server.app import REST, Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
 _RUN, _SESSION_END = RUN_HEADER.encode(), SESSION_END_HEADER.encode()
@@ -205,6 +205,7 @@ class ResourcesServer(Server):
         ]
         for path, handler in routes:
             self.route(path, handler)
+        self.allow_play(*(path for path, _ in routes), REST, "/tools", "/dataset_size", "/reverify_mode")
         self.route(RUN_PROGRAM, self._run_program, cancellable=True)
         self.route_rest(self._act)
         self.app.get("/tools", response_model=None)(self._list_tools)

@@ -77,6 +77,8 @@ class ModelServer(Server, Generic[S]):
         for path, handler in ((MESSAGES, anthropic.create), (COUNT_TOKENS, anthropic.count_tokens)):
             self.route(path, handler, cancellable=True)
             self.format_errors(path, as_anthropic_error)
+        models = ("/v1/models", "/v1/models/{name:path}")
+        self.allow_play("/v1/responses", "/v1/chat/completions", MESSAGES, COUNT_TOKENS, *models)
         self.__policies = EpisodePolicies(settings, context, self.models)
         self.route(POLICY_PATH, self.__policies.respond, cancellable=True)
         recorder = Recorder(self.__respond, self.count_tokens, passes_stop=self.passes_stop)

@@ -253,6 +253,8 @@ class Recording:
         sent = {key: value for key, value in request.items() if key not in ("model", "stream", "stream_options")}
         given = sent.get("input")
         given = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+        # What the program sends as tokens would be trained on as if an engine had sampled it.
+        given = [without_tokens([item])[0] if isinstance(item, dict) else item for item in given]
         digest = Digest()
         before: RecordedTurn | None = None
         written: list[Any] = []

@@ -48,6 +48,7 @@ class ProgramEndpoint(Server):
         super().__init__(ServerSettings(), context)
         self._visitors: dict[str, Visitor] = {}
         self.route_rest(self._answer, cancellable=True)
+        self.app.router.routes.clear()  # /metrics and the like need no key, and are of all episodes
         self.app.get("/{episode}/v1/models", response_model=None)(self._models)
         # MCP's clients ask for a stream of the server's own messages, and end their connections.
         self.app.api_route("/{episode}/mcp", methods=["GET", "DELETE"], status_code=405, response_model=None)(_nothing)

@@ -515,6 +515,7 @@ class TrainerApi(VllmControl):
         server.app.get(STATUS)(self._status)
         for path, reason in POSTS.items():
             server.route(path, self._control_post(path, reason))
+        server.audit(UPDATE, *POSTS)
         for path, reason in GETS.items():
             server.app.get(path, summary=f"On every engine: {reason}")(self._control_get(path))
 

@@ -55,6 +55,7 @@ class ServerRegistry:
         settings: Json,
         *,
         elsewhere: Collection[str] = (),
+        on_remove: Callable[[str], None] = lambda instance: None,
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,6 +73,8 @@ class ServerRegistry:
         """See Directory."""
         self._elsewhere = frozenset(elsewhere)
         """Servers that other processes start. Any process that has the run's secret may register instances of them."""
+        self._on_remove = on_remove
+        """Called with the name of each instance that leaves the run."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -137,7 +140,7 @@ class ServerRegistry:
                 and instance != registration.instance
                 and self._clock() - member.last_seen > self._expiry_s
             ):
-                del self._members[instance]
+                self.remove(instance)
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Store a heartbeat. Raises Failure for an unregistered instance, for example after the head restarted."""
@@ -156,7 +159,8 @@ class ServerRegistry:
     def remove(self, instance: str) -> None:
         """Remove an instance whose process has exited. Its later registrations and heartbeats are rejected."""
         self._expected.discard(instance)
-        self._members.pop(instance, None)
+        if self._members.pop(instance, None) is not None:
+            self._on_remove(instance)
 
     def mark_down(self, instance: str, reason: str) -> None:
         """Take an instance that runs elsewhere out of the directory, because it does not respond."""

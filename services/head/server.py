@@ -65,11 +65,13 @@ class Head(Server):
         self.address = (settings.host, settings.port)
         self._config = config
         self.route("/register", self._register)
+        self.audit("/register")
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
         self._parts: dict[str, Collection] = {}
         self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
+        self.allow_play("/directory")
         self.app.get("/collections")(self._list_collections)
         self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
@@ -119,9 +121,12 @@ class Head(Server):
         ]
         return [head, *servers]
 
-    async def _directory(self) -> Directory:
-        """Return the directory of the run's servers."""
-        return self.registry.directory()
+    async def _directory(self, request: Request) -> Directory:
+        """Return the directory of the run's servers; without their settings and code to callers with the play token."""
+        directory = self.registry.directory()
+        if self.is_in_control(request.headers.get("authorization")):
+            return directory
+        return directory.model_copy(update={"settings": {}, "code": {}, "changed_code": {}})
 
     async def _origin(self, request: Request) -> RunOrigin:
         """Return who started the run, and in which folder. Only that user may read it."""

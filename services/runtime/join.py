@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import secrets
 import socket
 import time
@@ -12,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
-from rollyard.records.run_types import Directory, Keys, Launch
+from rollyard.records.run_types import MIN_TOKEN, PLAY_PREFIX, Directory, Keys, Launch, derived
 from rollyard.records.types import Json
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig, ServerSpec
@@ -23,8 +21,6 @@ from rollyard.services.runtime.serve import serve
 
 _RETRY_S = 0.5
 _RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
-MIN_LENGTH = 16
-"""Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +133,15 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
 
 def shared_keys(token: str | None) -> Keys:
     """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it is too short."""
-    if not token or len(token) < MIN_LENGTH:
+    if not token or len(token) < MIN_TOKEN:
         found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(
-            f"the parts of a distributed run need a shared token of at least {MIN_LENGTH} characters, but {found}: "
+            f"the parts of a distributed run need a shared token of at least {MIN_TOKEN} characters, but {found}: "
             "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
-    return Keys(run_id=_derive(token, "run id")[:8], secret=_derive(token, "session secret"), token=token)
-
-
-def _derive(token: str, purpose: str) -> str:
-    return hmac.new(token.encode(), f"rollyard {purpose}".encode(), hashlib.sha256).hexdigest()
+    if token.startswith(PLAY_PREFIX):
+        raise OperatorError("ROLLYARD_TOKEN is a play token, which joins no servers to a run: set the run token")
+    return Keys(run_id=derived(token, "run id")[:8], secret=derived(token, "session secret"), token=token)
 
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:

@@ -12,7 +12,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.backoff import Backoff
@@ -34,7 +36,7 @@ from rollyard.services.runtime.hosting import HostedServer, bind_for, bind_head
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor, all_or_first_error
-from rollyard.services.server.app import Context
+from rollyard.services.server.app import Context, audit_file
 from rollyard.services.server.settings import ServerSettings
 
 PrintLine = Callable[[str], None]
@@ -90,8 +92,14 @@ class Stack:
         own = [spec for spec in self.config.servers if spec.external_url is None]
         self._here = [spec for spec in own if spec.name in names]
         self._elsewhere = {spec.name for spec in own} - names
+        self._audit = AuditLog(audit_file(folder.logs), keys.run_id, "ng_run")
         self.registry = ServerRegistry(
-            keys.run_id, self.config.servers, config.identity(), elsewhere=self._elsewhere, clock=lag.now
+            keys.run_id,
+            self.config.servers,
+            config.identity(),
+            elsewhere=self._elsewhere,
+            on_remove=lambda instance: self._record("deregister", instance=instance),
+            clock=lag.now,
         )
         self._private = private
         self._environ = environ or {}
@@ -112,7 +120,7 @@ class Stack:
         traced = self._telemetry.transport(self._transport) if self._telemetry else self._transport
         self.client = ServerClient(traced, keys, self._book, clock=lag.now)
         settings = ServerSettings(host=head_host, port=port)
-        head = Head(settings, Context("head", keys, self.client), self.registry, self.config, folder.base)
+        head = Head(settings, Context("head", keys, self.client, folder.logs), self.registry, self.config, folder.base)
         self._head = HostedServer(head, sock, advertise=head_advertise, lag=lag)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
@@ -127,6 +135,7 @@ class Stack:
         return self._launcher is not None
 
     async def start(self) -> None:
+        self._record("start", head=self.head_url, folder=str(self.folder.base))
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
@@ -175,6 +184,7 @@ class Stack:
         self._print_line(f"All {count} / {count} servers ready!")
 
     async def stop(self) -> None:
+        self._record("stop")
         try:
             await self._external.stop()
             if self._foreign_launcher is not None:
@@ -189,6 +199,9 @@ class Stack:
                 await self._telemetry.close()
         finally:
             self.folder.end()
+
+    def _record(self, act: str, **detail: Any) -> None:
+        self._audit.write(act, Origin(uid=os.getuid()), detail)
 
     def registry_client(self) -> RegistryClient:
         return RegistryClient(self._transport, self.head_url, self.keys)

@@ -17,9 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from urllib.parse import parse_qsl
 
 import orjson
 import prometheus_client as prometheus
@@ -28,12 +29,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
+from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
-from rollyard.records.run_types import Keys
+from rollyard.records.run_types import Keys, play_token
 from rollyard.records.types import Json
-from rollyard.services.http.access import Access, KnownHosts, is_loopback
+from rollyard.services.http.access import Access, KnownHosts, is_loopback, peer_of
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
@@ -54,12 +57,14 @@ from rollyard.services.http.request import (
     to_problem,
 )
 from rollyard.services.http.transport import Transport
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, redacted
 
 if TYPE_CHECKING:
     from rollyard.services.http.otel import Telemetry
 
 log = logging.getLogger(__name__)
+REST = "other"
+"""Stands for all POSTs whose path has no route."""
 ROLLOUT_PREFIX, TOKEN_CAPTURE = "/ng-rollout/", "training-token-capture/"
 LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
@@ -117,6 +122,9 @@ class Server:
         self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
+        self.__play_token = _play_header(context.keys.token)
+        self.__play = {"/health", "/ready"}
+        self.__audit = AuditLog(audit_file(context.log_folder), context.keys.run_id, context.name)
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
@@ -160,8 +168,23 @@ class Server:
 
     def route_rest(self, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve all POST requests whose path has no route. By default, these requests get status 404."""
-        handler = self.__traced("other", handler) if self.__traced else handler
-        self.__rest = _Route("other", handler, cancellable, self.__metrics.route("other"))
+        handler = self.__traced(REST, handler) if self.__traced else handler
+        self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
+
+    def audit(self, *paths: str) -> None:
+        """Write a line to the run's audit log for each request to these hot routes, because it changes the run. They
+        are then served over ASGI, which knows the caller.
+        """
+        for path in paths:
+            self.__routes[path].audited = True
+
+    def allow_play(self, *paths: str) -> None:
+        """Let callers with the play token use these routes. All others belong to the control plane."""
+        self.__play.update(paths)
+
+    def is_in_control(self, authorization: str | None) -> bool:
+        """Return whether a caller has the run token, and not only the play token. Without tokens, all callers have."""
+        return not self.__token or hmac.compare_digest((authorization or "").encode("latin-1"), self.__token)
 
     def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
@@ -186,10 +209,10 @@ class Server:
             return
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__route_of(call.path) if scope["method"] == "POST" else None
-        if rejection := self.__rejection(call.headers, scope):
+        if rejection := self.__rejection(scope["method"], call.path, call.headers, scope):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
-            await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
+            await self.__serve(route, call, receive, send, scope)
         else:
             self.requests += 1
             self.in_flight += 1
@@ -201,11 +224,11 @@ class Server:
     def is_cancellable(self, path: str) -> bool | None:
         """Return whether a POST ends if its caller disconnects; None if its path has no hot route."""
         route = self.__route_of(path)
-        return None if route is None else route.cancellable
+        return None if route is None or route.audited else route.cancellable
 
     def admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request from outside this process may be served; `__call__` rejects any other."""
-        return self.__rejection(headers, scope) is None
+        return self.__rejection(scope["method"], scope["path"], headers, scope) is None
 
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
         """Respond to a POST to a hot route from another process."""
@@ -236,9 +259,9 @@ class Server:
 
     def __answer(self, call: RawRequest) -> Awaitable[RawResponse] | None:
         route = self.__route_of(call.path)
-        if route is None:
+        if route is None or route.audited:
             return None
-        rejection = self.__rejection(call.headers)
+        rejection = self.__rejection("POST", call.path, call.headers)
         return self.__exchange(route, call) if rejection is None else self.__reject(call.path, rejection)
 
     def __route_of(self, path: str) -> _Route | None:
@@ -302,8 +325,10 @@ class Server:
         self.__metrics.route("refused").observe(response.status, 0.0)
         return response
 
-    def __rejection(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> Failure | None:
-        """Return the reason to reject a request: it is for another run or server, or lacks the token.
+    def __rejection(
+        self, method: str, path: str, headers: Mapping[bytes, bytes], scope: Scope | None = None
+    ) -> Failure | None:
+        """Return the reason to reject a request: it is for another run or server, or lacks the token of its plane.
 
         A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
         """
@@ -314,14 +339,28 @@ class Server:
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
             return Failure(FailureKind.WRONG_RUN, f"this is {self.name!r}, not {server.decode('latin-1')!r}")
-        if self.__token and not hmac.compare_digest(headers.get(b"authorization", b""), self.__token):
+        if not self.__token or hmac.compare_digest(given := headers.get(b"authorization", b""), self.__token):
+            return None
+        if not self.__play_token or not hmac.compare_digest(given, self.__play_token):
             detail = "the run token is missing or wrong; expected Authorization: Bearer <token>"
             return Failure(FailureKind.UNAUTHORIZED, detail)
-        return None
+        if self.__route_path(method, path) in self.__play:
+            return None
+        found = f"{method} {path[:200]} belongs to the control plane, and this is the play token"
+        return Failure(FailureKind.FORBIDDEN, f"{found}; expected the run token")
 
-    async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, *, watched: bool) -> None:
-        """Serve a POST over ASGI. `watched`: whether it has a connection, whose end cancels the handler or stream."""
+    def __route_path(self, method: str, path: str) -> str:
+        """Return the path with which the route of a request was declared; empty without one."""
+        if method == "POST" and (route := self.__route_of(path)) is not None:
+            return route.path
+        scope = {"type": "http", "method": method, "path": path, "headers": []}
+        found = (route for route in self.app.routes if route.matches(scope)[0] is Match.FULL)
+        return getattr(next(found, None), "path", "")
+
+    async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, scope: Scope) -> None:
+        """Serve a POST over ASGI. The end of its connection, if it has one, cancels the handler or stream."""
         watcher: asyncio.Task[None] | None = None
+        status = 499
         disconnected: list[bool] = []
 
         def watch() -> None:
@@ -337,17 +376,24 @@ class Server:
 
         async def prepare() -> None:
             call.body = await read_body(receive)
-            if route.cancellable and watched:
+            if route.cancellable and scope.get("client") is not None:
                 watch()
 
         try:
-            await self.__exchange(route, call, respond, prepare)
+            status = (await self.__exchange(route, call, respond, prepare)).status
         except asyncio.CancelledError:
             if not disconnected:
                 raise
         finally:
             if watcher is not None:
                 watcher.cancel()
+            if route.audited:
+                self.__audit.write(f"POST {route.path}", self.__origin(scope), _act_detail(call), status)
+
+    def __origin(self, scope: Scope) -> Origin:
+        host, port = scope.get("client") or ("", 0)
+        plane = "control" if self.__token else ""
+        return Origin(address=f"{host}:{port}" if host else "", uid=peer_of(scope)[1], plane=plane)
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)
@@ -409,6 +455,36 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+    audited: bool = False
+
+
+def audit_file(logs: Path | None) -> Path | None:
+    """Return the path of the audit log of a run with this folder of logs."""
+    return logs and logs / "audit.jsonl"
+
+
+_AUDITED_BODY_BYTES, _AUDITED_VALUES, _AUDITED_CHARS = 64 << 10, 32, 200
+"""What an audit line shows of a request: the first plain values of a body of at most so many bytes, each cut."""
+
+
+def _act_detail(call: RawRequest) -> Json:
+    """Return the parameters of a request that are plain values, without secrets."""
+    given: Any = None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        given = orjson.loads(call.body) if len(call.body) <= _AUDITED_BODY_BYTES else None
+    named = {**dict(parse_qsl(call.query.decode("latin-1"))), **(given if isinstance(given, dict) else {})}
+    plain = {name: value for name, value in named.items() if isinstance(value, str | int | float | bool)}
+    return {
+        name[:_AUDITED_CHARS]: value[:_AUDITED_CHARS] if isinstance(value, str) else value
+        for name, value in islice(redacted(plain).items(), _AUDITED_VALUES)
+    }
+
+
+def _play_header(token: str | None) -> bytes:
+    try:
+        return f"Bearer {play_token(token or '')}".encode()
+    except ValueError:  # too short
+        return b""
 
 
 def _without_prefix(path: str) -> str:

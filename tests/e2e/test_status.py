@@ -18,6 +18,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.run_types import play_token
 from tests.support.commands import BIN, Finished, command_environ, in_this_process, running_stack
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN
 from tests.support.waiting import deadline_s, eventually, until
@@ -134,6 +135,27 @@ def test_json_with_episodes_is_one_object_with_the_whole_status(run: Path, statu
         (t, r) for t in range(5) for r in range(4)
     }
     assert snapshot["collections"][0]["output"] == str(run / "out/rollouts.jsonl")
+
+
+def test_play_prints_the_play_token_of_the_run_token_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_TOKEN", "a run token of a test")
+    assert in_this_process("ng_status", "--play", capsys=capsys).out == f"{play_token('a run token of a test')}\n"
+
+
+@pytest.mark.parametrize("token", ["short", play_token("a run token of a test")])
+def test_play_refuses_a_token_without_a_play_token(
+    token: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_TOKEN", token)
+    refused = in_this_process("ng_status", "--play", capsys=capsys)
+    assert refused.status == 2 and "no play token" in refused.err and not refused.out
+
+
+def test_a_run_without_a_token_has_no_play_token(status: Callable[..., Finished]) -> None:
+    refused = status("--play")
+    assert refused.status == 2 and "this run has no token" in refused.err
 
 
 async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_not_a_failure(playing: Path) -> None:

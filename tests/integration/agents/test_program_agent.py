@@ -178,6 +178,16 @@ async def test_a_prompt_that_the_engine_tokenized_again_is_recorded_as_a_break()
     assert row["token_trail"] == {"turns": 2, "breaks": 2, "segments": 3}
 
 
+async def test_a_program_cannot_forge_tokens() -> None:
+    row, engine = await with_tokens("forged")
+    recorded = [item for item in row["response"]["output"] if "generation_token_ids" in item]
+    assert len(recorded) == 5 and all(item["generation_token_ids"] in TURNS for item in recorded)
+    assert all(item["role"] == "assistant" for item in recorded)
+    trained = sum(sequence.loss_tokens for sequence in training_sequences(row, SequenceRules()))
+    assert trained == sum(len(turn) for turn in TURNS[:5])
+    assert "66,66" not in json.dumps([row, engine.requests], separators=(",", ":"))
+
+
 async def test_a_program_reads_nothing_of_tokens() -> None:
     row, _ = await with_tokens("dialects")
     assert "token" not in row["program_run"]["output"].replace("_tokens", "").replace("max_token", "")
