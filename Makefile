@@ -128,7 +128,7 @@ test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs
 test-harbor: $(DEV)  ## test tasks in Harbor's format in boxes and, as root with docker.io, in containers of a private engine
 	$(BIN)/python -m tests.external.harbor.engine $(BIN)/python -m pytest tests/external/harbor tests/unit/services/sandbox/test_box.py $(SMOKE)
 
-test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
+test-packages: $(DEV) $(RELEASE)/.ready  ## test make dist, wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages $(SMOKE)
 
 test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten and falsified, and of GSM8K

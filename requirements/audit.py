@@ -1,7 +1,7 @@
 """Checks what Rollyard installs and ships: hashes, licences, vendored files, and advisories of the locked versions.
 
     python requirements/audit.py                        # asks for advisories through pip-audit
-    python requirements/audit.py --advisories FOLDER    # reads them: a checkout of pypa/advisory-database, or OSV's files
+    python requirements/audit.py --advisories FOLDER    # reads them: a clone of pypa/advisory-database, or OSV's files
     python requirements/audit.py --advisories none      # leaves them out, and says so
     python requirements/audit.py --write                # records the licences of the packages that are installed here
 
@@ -23,17 +23,16 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import subset
 import yaml
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.version import InvalidVersion, Version
-
-import subset
 
 ROOT = subset.FOLDER.parent
 RECORD = subset.FOLDER / "licences.txt"
@@ -48,8 +47,9 @@ IN_OTHER_LOCKS = {"convert", "inspect", "train", "verifiers", "vllm"}
 """Extras for users whose packages are in locks of their own, together with those of tests."""
 STALE_DAYS = 30
 """How old the newest advisory may be: several are published each week."""
+LOCK_LINE = re.compile(r"[\w.-]+==[^\s;@/]+( ; [^\\/]+)?( \\)?|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via .*")
 SPELLINGS = {
-    "Apache-2.0": r"(the )?apache([ -]license)?(,? version)?[ -]?(2(\.0)?)?( license)?|apache software license|apache-2\.0 license",
+    "Apache-2.0": r"(the )?apache([ -]license)?(,? version)?[ -]?(2(\.0)?)?( license)?|apache software license",
     "MIT": r"(the )?mit([ -]license)?( \(mit\))?",
     "BSD-3-Clause": r"(the )?(bsd[ -]3-clause|3-clause bsd)( license)?",
     "BSD-2-Clause": r"(the )?(bsd[ -]2-clause|2-clause bsd)( license)?",
@@ -103,7 +103,9 @@ def unpinned(folder: Path, entries: dict[str, list[subset.Entry]]) -> Iterator[s
         yield from (f"{name}.lock: {entry.pin} has no hash" for entry in listed if not hashes(entry))
     for path in sorted(folder.glob("*.lock")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            known = re.fullmatch(r"[\w.-]+==[^\s;@/]+( ; [^\\/]+)?( \\)?|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via .*", line)
+            known = re.fullmatch(
+                r"[\w.-]+==[^\s;@/]+( ; [^\\/]+)?( \\)?|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via .*", line
+            )
             if not known:
                 yield f"{path.name}:{number}: {line.strip()!r} is neither a pinned version nor its hash"
 
@@ -200,7 +202,7 @@ def licence_problems(
             yield f"{pin}: {RECORD.name} says {record[pin]!r}, its metadata {now!r}; run make licences"
         if name not in exempt and not permitted(record[pin], allowed if pin in runtime else in_tests):
             where = "a dependency of users" if pin in runtime else "only in tests"
-            yield f"{pin}: {record[pin] or 'no licence'} is not allowed ({where}); replace it, or allow it in {POLICY.name}"
+            yield f"{pin}: {record[pin]} is not allowed ({where}); replace it, or allow it in {POLICY.name}"
     names = {pin.partition("==")[0] for pin in pins}
     for name in sorted((exempt.keys() | stated.keys() | set(policy["licences"]["not_on_linux"])) - names):
         yield f"{name} is in {POLICY.name} and in no lock: remove it"
@@ -252,7 +254,17 @@ def asked(pins: set[str]) -> Iterator[Advisory]:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write("\n".join(batch))
             file.flush()
-            command = ["pip-audit", "-r", file.name, "--no-deps", "--disable-pip", "-f", "json", "--progress-spinner", "off"]
+            command = [
+                "pip-audit",
+                "-r",
+                file.name,
+                "--no-deps",
+                "--disable-pip",
+                "-f",
+                "json",
+                "--progress-spinner",
+                "off",
+            ]
             program = ROOT / ".venv-release" / "bin" / command[0]
             try:
                 done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False)
@@ -261,44 +273,33 @@ def asked(pins: set[str]) -> Iterator[Advisory]:
         try:
             answers = json.loads(done.stdout)["dependencies"]
         except ValueError:
-            raise NoAdvisories(f"pip-audit got no answer: {(done.stderr.strip().splitlines() or ['no output'])[-1]}") from None
-        if unanswered := [answer for answer in answers if "skip_reason" in answer]:
             raise NoAdvisories(
-                f"pip-audit got no answer for {len(unanswered)} of {len(answers)} packages: {unanswered[0]['skip_reason']}"
-            )
+                f"pip-audit got no answer: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+            ) from None
+        if unanswered := [answer for answer in answers if "skip_reason" in answer]:
+            number, reason = len(unanswered), unanswered[0]["skip_reason"]
+            raise NoAdvisories(f"pip-audit got no answer for {number} of {len(answers)} packages: {reason}")
         for answer in answers:
             for found in answer["vulns"]:
                 yield Advisory(found["id"], f"{answer['name']}=={answer['version']}", ", ".join(found["fix_versions"]))
 
 
 def read(folder: Path, pins: set[str], today: datetime.date) -> Iterator[Advisory]:
-    """Advisories in OSV's format (YAML or JSON) in a folder. Raises `NoAdvisories` if there are none, or only old ones."""
+    """Advisories in a folder, in OSV's format. Raises `NoAdvisories` if there are none, or only old ones."""
     versions: dict[str, set[str]] = {}
     for pin in pins:
         name, _, version = pin.partition("==")
         versions.setdefault(name, set()).add(version)
     newest, count = "", 0
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if path.suffix not in {".yaml", ".yml", ".json"}:
-            continue
-        text = path.read_text()
-        if not (modified := re.search(r"""^\s*["']?modified["']?:\s*["']?(\d{4}-\d\d-\d\d)""", text, re.MULTILINE)
-                or re.search(r'"modified":"(\d{4}-\d\d-\d\d)', text)):  # fmt: skip
-            continue
-        newest, count = max(newest, modified[1]), count + 1
-        if path.suffix != ".json" and subset.normalized(path.parent.name) not in versions:
-            continue  # their files are in a folder of the package's name; most are long, and YAML is slow
-        entry = json.loads(text) if path.suffix == ".json" else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        if entry.get("withdrawn"):
-            continue
-        for affected in entry.get("affected", ()):
-            package = affected.get("package", {})
-            name = subset.normalized(package.get("name", ""))
-            if package.get("ecosystem") != "PyPI":
-                continue
-            for version in sorted(versions.get(name, ())):
-                if affects(affected, version):
-                    yield Advisory(entry["id"], f"{name}=={version}", ", ".join(fixes(affected)))
+    for path in sorted(folder.rglob("*")):
+        try:
+            modified, entry = parse(path, versions.keys())
+            if modified:
+                newest, count = max(newest, modified), count + 1
+            found = [] if entry is None else [*affected(entry, versions)]
+        except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise NoAdvisories(f"{path} is no advisory in OSV's format: {error!r}") from None
+        yield from found
     if not count:
         raise NoAdvisories(f"{folder} holds no advisories: expected OSV's YAML or JSON files")
     print(f"  advisories: {count}, the newest of {newest}")
@@ -306,22 +307,46 @@ def read(folder: Path, pins: set[str], today: datetime.date) -> Iterator[Advisor
         raise NoAdvisories(f"{folder} ends {age} days ago; newer advisories are missing, so update it")
 
 
-def events(affected: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
-    for span in affected.get("ranges", ()):
+def parse(path: Path, names: Collection[str]) -> tuple[str, dict[str, Any] | None]:
+    """The day on which an advisory was changed, empty for another file; and the advisory, if it may concern `names`."""
+    if path.suffix == ".json":
+        entry = json.loads(path.read_text())
+        return str(entry.get("modified", ""))[:10], entry
+    if path.suffix != ".yaml" or not (
+        found := re.search(r"^modified: ['\"]?([\d-]{10})", text := path.read_text(), re.M)
+    ):
+        return "", None
+    if subset.normalized(path.parent.name) not in names:
+        return found[1], None  # their files are in a folder of the package's name; YAML is slow to read
+    return found[1], yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def affected(entry: dict[str, Any], versions: dict[str, set[str]]) -> Iterator[Advisory]:
+    """An advisory, once for each version that it affects."""
+    for part in entry.get("affected", ()) if not entry.get("withdrawn") else ():
+        name = subset.normalized(part["package"]["name"])
+        if part["package"]["ecosystem"] == "PyPI":
+            for version in sorted(versions.get(name, ())):
+                if affects(part, version):
+                    yield Advisory(entry["id"], f"{name}=={version}", ", ".join(fixes(part)))
+
+
+def events(part: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    for span in part.get("ranges", ()):
         if span["type"] == "ECOSYSTEM":
             yield [(kind, str(version)) for event in span["events"] for kind, version in event.items()]
 
 
-def fixes(affected: dict[str, Any]) -> list[str]:
-    return [version for span in events(affected) for kind, version in span if kind == "fixed"]
+def fixes(part: dict[str, Any]) -> list[str]:
+    return [version for span in events(part) for kind, version in span if kind == "fixed"]
 
 
-def affects(affected: dict[str, Any], version: str) -> bool:
+def affects(part: dict[str, Any], version: str) -> bool:
     """Whether an advisory lists a version, or it lies in one of its ranges."""
     wanted = Version(version.partition("+")[0])
-    if any(same(str(listed), wanted) for listed in affected.get("versions", ())):
+    if any(same(str(listed), wanted) for listed in part.get("versions", ())):
         return True
-    for span in events(affected):
+    for span in events(part):
         inside = False
         for kind, bound in sorted(span, key=lambda event: Version(event[1])):
             at = Version(bound)
@@ -352,8 +377,8 @@ def advisory_problems(
         entry = accepted.get(advisory.id)
         if entry is None:
             name = advisory.pin.partition("==")[0]
-            remedy = f"fixed in {advisory.fixed}: make lock UPGRADE={name}" if advisory.fixed else "no version is without it"
-            yield f"{advisory.pin}: {advisory.id}, {remedy}; or accept it in {POLICY.name} with a reason and a date of review"
+            fixed = f"fixed in {advisory.fixed}: make lock UPGRADE={name}" if advisory.fixed else "fixed nowhere"
+            yield f"{advisory.pin}: {advisory.id}, {fixed}; or accept it in {POLICY.name}: reason and date of review"
         elif entry["review"] < today:
             yield f"{advisory.pin}: {advisory.id} was accepted until {entry['review']} ({entry['reason']}); review it"
     for name in sorted(accepted.keys() - seen) if complete else ():
@@ -382,15 +407,17 @@ def main() -> int:
     policy = tomllib.loads(POLICY.read_text())
     entries = locks()
     pins = {pin_of(entry) for listed in entries.values() for entry in listed}
-    here = installed(sorted(ROOT.glob(".venv*")))
+    here = installed(path for path in ROOT.glob(".venv*") if path.suffix != ".building")
     if options.write:
         write(pins, here, policy)
     runtime, allowed, today = runtime_pins(entries), policy["licences"]["allowed"], datetime.date.today()
-    static = ROOT / PAGES[0]
     checks = {
         "hashes": [*unpinned(subset.FOLDER, entries), *(p for name in NPM_LOCKS for p in unpinned_npm(ROOT / name))],
         "licences": [*licence_problems(pins, runtime, recorded(), here, policy)],
-        "vendored files": [*vendor_problems(static / "vendor", allowed), *(p for name in PAGES for p in page_problems(ROOT / name))],
+        "vendored files": [
+            *vendor_problems(ROOT / PAGES[0] / "vendor", allowed),
+            *(problem for name in PAGES for problem in page_problems(ROOT / name)),
+        ],
     }
     print(f"{len(pins)} locked packages, {len(runtime)} of them for users; {len(pins & here.keys())} installed here")
     unknown = ""
@@ -405,7 +432,8 @@ def main() -> int:
             unknown = str(error)
         checks["advisories"] = [*advisory_problems(found, policy, today, complete=not unknown)]
     for name, problems in checks.items():
-        print(f"  {name}: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}")
+        if problems or name != "advisories" or not unknown:
+            print(f"  {name}: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}")
         for problem in problems:
             print(f"    {problem}")
     if unknown:

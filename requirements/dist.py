@@ -3,8 +3,8 @@
     python requirements/dist.py dist
 
 It builds from what is committed, in a folder of its own, with the commit's time as the time of every file. The bills of
-materials (CycloneDX) list the core, and the core with each extra that requirements/all.lock holds: `sbom/core.cdx.json`,
-`sbom/aws.cdx.json`. Hashes are those of the lock, licences those of requirements/licences.txt.
+materials (CycloneDX) list the core, and the core with each extra that requirements/all.lock holds: sbom/core.cdx.json,
+sbom/aws.cdx.json and so on. Hashes are those of the lock, licences those of requirements/licences.txt.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
+import audit
+import subset
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -32,8 +34,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-import audit
-import subset
+DISTRIBUTION = ExternalReferenceType.DISTRIBUTION
 
 
 def git(*words: str) -> bytes:
@@ -68,7 +69,7 @@ def normalize(sdist: Path, epoch: int) -> None:
 
 
 def bill(entries: list[subset.Entry], extra: str, version: str, wheel: Path, epoch: int) -> str:
-    """A bill of materials in JSON, valid by its schema. Raises SystemExit otherwise."""
+    """A bill of materials in JSON."""
     licences, record = LicenseFactory(), audit.recorded()
     own = PackageURL("pypi", name="rollyard", version=version, qualifiers={"extra": extra} if extra else None)
     root = Component(
@@ -88,7 +89,7 @@ def bill(entries: list[subset.Entry], extra: str, version: str, wheel: Path, epo
             name=name, version=number, type=ComponentType.LIBRARY, purl=purl, bom_ref=str(purl),
             licenses=[licences.make_from_string(stated)],
             # The lock has one hash for each file of a release, of which an installation takes one.
-            external_references=[ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(purl)), hashes=files)],
+            external_references=[ExternalReference(type=DISTRIBUTION, url=XsUri(str(purl)), hashes=files)],
         )  # fmt: skip
     bom = Bom(components=components.values(), serial_number=uuid5(NAMESPACE_URL, f"{own}#{epoch}"),
               metadata=BomMetaData(component=root, timestamp=datetime.fromtimestamp(epoch, UTC)))  # fmt: skip
@@ -96,22 +97,21 @@ def bill(entries: list[subset.Entry], extra: str, version: str, wheel: Path, epo
     bom.register_dependency(root, direct)
     for name, component in components.items():
         bom.register_dependency(component, [components[entry.name] for entry in entries if name in entry.parents])
-    text = JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
-    if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
-        sys.exit(f"error: the bill of materials of {root.name} is not valid: {problem}")
-    return text
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
 
 
 def bills(project: dict[str, dict[str, object]], version: str, wheel: Path, epoch: int) -> dict[str, str]:
-    """Bills of materials by file name."""
+    """Bills of materials by file name. Raises SystemExit if one is not valid by CycloneDX' schema."""
     policy = tomllib.loads(audit.POLICY.read_text())
     locked = [entry for entry in subset.parse_lock((subset.FOLDER / "all.lock").read_text())
               if entry.name not in policy["licences"]["not_on_linux"]]  # fmt: skip
     runtime = {**project, "build-system": {"requires": []}}  # what builds it is not in it
-    texts = {}
+    validator, texts = JsonStrictValidator(SchemaVersion.V1_6), {}
     for extra in ("", *audit.extras_for_users()):
         chosen = subset.select(locked, subset.root_packages(runtime, [extra] if extra else []))
-        texts[f"{extra or 'core'}.cdx.json"] = bill(chosen, extra, version, wheel, epoch)
+        text = texts[f"{extra or 'core'}.cdx.json"] = bill(chosen, extra, version, wheel, epoch)
+        if problem := validator.validate_str(text):
+            sys.exit(f"error: the bill of materials of {extra or 'the core'} is not valid: {problem}")
     return texts
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     (output,) = map(Path, sys.argv[1:])
     epoch = int(git("log", "-1", "--format=%ct"))
     if changed := git("status", "--porcelain").decode().splitlines():
-        print(f"dist: the last commit is built, without {len(changed)} files that differ from it, such as {changed[0][3:]}")
+        print(f"dist: builds the last commit, without {len(changed)} changed files, such as {changed[0][3:]}")
     os.umask(0o022)
     os.environ.update(SOURCE_DATE_EPOCH=str(epoch), LC_ALL="C.UTF-8", TZ="UTC")
     shutil.rmtree(output, ignore_errors=True)
