@@ -270,7 +270,7 @@ scale-hosts: $(EXTERNAL)/.ready  ## measure one to three hosts of a Ray cluster,
 ##@ Release
 
 dist: $(RELEASE)/.ready  ## build wheel, sdist and bills of materials (CycloneDX) of the last commit into dist/, reproducibly
-	$(RELEASE)/bin/python requirements/dist.py dist
+	$(RELEASE)/bin/python requirements/dist.py
 
 audit: $(RELEASE)/.ready  ## check hashes, licences, vendored files, advisories (of ADVISORIES=folder; none: leaves them out)
 	$(RELEASE)/bin/python requirements/audit.py $(addprefix --advisories=,$(ADVISORIES))

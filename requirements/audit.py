@@ -179,7 +179,8 @@ def permitted(expression: str, allowed: Iterable[str]) -> bool:
 
 
 def recorded() -> dict[str, str]:
-    rows = (line.partition("\t") for line in RECORD.read_text().splitlines() if line and not line.startswith("#"))
+    text = RECORD.read_text() if RECORD.exists() else ""
+    rows = (line.partition("\t") for line in text.splitlines() if line and not line.startswith("#"))
     return {pin: expression for pin, _, expression in rows}
 
 
@@ -379,6 +380,8 @@ def advisory_problems(
             name = advisory.pin.partition("==")[0]
             fixed = f"fixed in {advisory.fixed}: make lock UPGRADE={name}" if advisory.fixed else "fixed nowhere"
             yield f"{advisory.pin}: {advisory.id}, {fixed}; or accept it in {POLICY.name}: reason and date of review"
+        elif not (entry.get("reason") and type(entry.get("review")) is datetime.date):
+            yield f"{advisory.id} in {POLICY.name} needs a reason and a date of review, such as review = {today}"
         elif entry["review"] < today:
             yield f"{advisory.pin}: {advisory.id} was accepted until {entry['review']} ({entry['reason']}); review it"
     for name in sorted(accepted.keys() - seen) if complete else ():
@@ -387,7 +390,7 @@ def advisory_problems(
 
 def write(pins: set[str], here: dict[str, Message], policy: dict[str, Any]) -> None:
     """Record what is installed; what is not installed keeps its line."""
-    known = recorded() if RECORD.exists() else {}
+    known = recorded()
     stated = policy["licences"]["stated"]
     rows = {}
     for pin in sorted(pins):
@@ -404,7 +407,10 @@ def main() -> int:
     parser.add_argument("--advisories", help="a folder of advisories, or `none`; otherwise pip-audit asks for them")
     parser.add_argument("--write", action="store_true", help="record the licences of what is installed")
     options = parser.parse_args()
-    policy = tomllib.loads(POLICY.read_text())
+    try:
+        policy = tomllib.loads(POLICY.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        parser.error(f"{POLICY}: {error}")
     entries = locks()
     pins = {pin_of(entry) for listed in entries.values() for entry in listed}
     here = installed(path for path in ROOT.glob(".venv*") if path.suffix != ".building")

@@ -1,8 +1,8 @@
 """Builds the wheel, the sdist and the bills of materials of the last commit, bit for bit the same wherever it is built.
 
-    python requirements/dist.py dist
+    python requirements/dist.py
 
-It builds from what is committed, in a folder of its own, with the commit's time as the time of every file. The bills of
+It builds what is committed, in a folder of its own, with the commit's time as the time of every file. The bills of
 materials (CycloneDX) list the core, and the core with each extra that requirements/all.lock holds: sbom/core.cdx.json,
 sbom/aws.cdx.json and so on. Hashes are those of the lock, licences those of requirements/licences.txt.
 """
@@ -116,24 +116,25 @@ def bills(project: dict[str, dict[str, object]], version: str, wheel: Path, epoc
 
 
 def main() -> None:
-    (output,) = map(Path, sys.argv[1:])
     epoch = int(git("log", "-1", "--format=%ct"))
     if changed := git("status", "--porcelain").decode().splitlines():
         print(f"dist: builds the last commit, without {len(changed)} changed files, such as {changed[0][3:]}")
     os.umask(0o022)
     os.environ.update(SOURCE_DATE_EPOCH=str(epoch), LC_ALL="C.UTF-8", TZ="UTC")
-    shutil.rmtree(output, ignore_errors=True)
-    (output / "sbom").mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "rollyard"
+        source, built = Path(folder, "rollyard"), Path(folder, "dist")
         with tarfile.open(fileobj=io.BytesIO(git("-c", "tar.umask=0022", "archive", "--format=tar", "HEAD"))) as packed:
             packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it since 3.11.4
             packed.extractall(source)
-        wheel, sdist = build(source, output.absolute(), "wheel"), build(source, output.absolute(), "sdist")
+        (built / "sbom").mkdir(parents=True)
+        wheel, sdist = build(source, built, "wheel"), build(source, built, "sdist")
+        normalize(sdist, epoch)
         project = tomllib.loads((source / "pyproject.toml").read_text())
-    normalize(sdist, epoch)
-    for name, text in bills(project, str(project["project"]["version"]), wheel, epoch).items():
-        (output / "sbom" / name).write_text(text)
+        for name, text in bills(project, str(project["project"]["version"]), wheel, epoch).items():
+            (built / "sbom" / name).write_text(text)
+        output = audit.ROOT / "dist"
+        shutil.rmtree(output, ignore_errors=True)
+        shutil.copytree(built, output)
     for path in sorted(path for path in output.rglob("*") if path.is_file()):
         print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(output)}")
 

@@ -19,7 +19,7 @@ IDENTITY = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
 
 
 def make_dist(source: Path, **environment: str) -> dict[str, bytes]:
-    command = [str(RELEASE), "requirements/dist.py", "dist"]
+    command = [str(RELEASE), "requirements/dist.py"]
     subprocess.run(command, cwd=source, env={**os.environ, **environment}, check=True, stdout=subprocess.DEVNULL)
     files = sorted(path for path in (source / "dist").rglob("*") if path.is_file())
     return {path.relative_to(source / "dist").as_posix(): path.read_bytes() for path in files}
