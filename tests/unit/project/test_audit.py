@@ -244,11 +244,7 @@ def test_no_advisories_or_only_old_ones_are_not_taken_for_an_answer(
 
 
 def test_an_accepted_advisory_needs_a_reason_and_is_named_again_after_its_date(audit: ModuleType) -> None:
-    found = [
-        audit.Advisory("A-1", "one==1", "2"),
-        audit.Advisory("A-2", "two==1", ""),
-        audit.Advisory("A-3", "x==1", ""),
-    ]
+    found = [audit.Advisory(name, "one==1", "2") for name in ("A-1", "A-2", "A-3", "A-5")]
     accepted = {
         "A-1": {"reason": "r", "review": TODAY},
         "A-2": {"reason": "r", "review": TODAY - datetime.timedelta(1)},
