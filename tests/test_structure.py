@@ -173,16 +173,6 @@ def test_every_extra_that_does_not_bring_torch_is_in_the_lock(subset: ModuleType
     assert subset.main(sorted(extras - {"convert", "inspect", "train", "verifiers", "vllm"}))
 
 
-def test_locks_hold_hashes_and_no_address() -> None:
-    locks = list((ROOT / "requirements").glob("*.lock"))
-    assert locks
-    for lock in locks:
-        text = lock.read_text()
-        assert "--hash=sha256:" in text
-        assert "://" not in text
-        assert "--index" not in text and "--find-links" not in text
-
-
 def test_make_help_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", makefile, re.MULTILINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -124,10 +123,3 @@ def test_a_view_that_means_nothing_is_refused_by_name(tmp_path: Path, text: str,
     file_index = of_rows(tmp_path, TAGGED)
     with pytest.raises(OperatorError, match=rf"view.*{named}"):
         export(file_index, no_replay, 3, ExportView.of(text))
-
-
-def test_vendored_libraries_are_those_that_their_readme_names() -> None:
-    vendor: Path = STATIC / "vendor"
-    sums = dict(re.findall(r"^\| `([^`]+)` .* `([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
-    found = {path.relative_to(vendor).as_posix(): path for path in vendor.rglob("*.js")}
-    assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()}

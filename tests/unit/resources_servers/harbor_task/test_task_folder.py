@@ -11,7 +11,8 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, RunInstruction, UnsupportedTask, read_build
 from rollyard.resources_servers.harbor_task.harbor_box import read_reward
-from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, load_tasks
+from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, Host, load_folder, load_tasks
+from rollyard.services.sandbox.container_box import ContainerBoxes
 from rollyard.services.sandbox.shell_box import NamespaceBoxes
 from tests.unit.resources_servers.harbor_task.folders import HOST, load, write_task
 
@@ -296,3 +297,20 @@ def test_only_images_that_are_this_host_are_replaced() -> None:
 def test_words_that_are_not_commands_need_no_network() -> None:
     commands = ("echo apt-get", "cat pip.txt", "curl -s http://localhost:8000", "grep curl x", "make uv=1", "./pip")
     assert len(after_from("\n".join(f"RUN {command}" for command in commands)).steps) == len(commands)
+
+
+@pytest.mark.parametrize(
+    ("config", "has_network", "expected"),
+    [
+        ("", True, True),
+        ('[environment]\nnetwork_mode = "public"', True, True),
+        ('[environment]\nnetwork_mode = "no-network"', True, False),
+        ("", False, False),
+    ],
+)
+def test_a_task_without_a_network_policy_gets_the_engines_network_if_there_is_one(
+    tmp_path: Path, config: str, has_network: bool, expected: bool
+) -> None:
+    folder = write_task(tmp_path, config=config)
+    host = Host(HOST, (), ContainerBoxes.lacks, has_network=has_network)
+    assert load_folder(folder, host).place.network is expected

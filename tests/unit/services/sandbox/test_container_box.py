@@ -142,6 +142,34 @@ async def test_podman_is_sent_no_flag_of_docker_and_no_empty_archive(
         (tmp_path / "ended").unlink()
 
 
+def run_options(folder: Path) -> list[str]:
+    (line,) = [line for line in (folder / "calls").read_text().splitlines() if line.startswith("run ")]
+    return [word for word in line.partition(" image ")[0].split() if word.startswith("--")]
+
+
+async def test_a_container_keeps_the_images_user_and_all_capabilities_but_three(box: Box, tmp_path: Path) -> None:
+    options = run_options(tmp_path)
+    dropped = {"--cap-drop=NET_RAW", "--cap-drop=MKNOD", "--cap-drop=AUDIT_WRITE"}
+    assert {option for option in options if "cap" in option or "privileged" in option} == dropped
+    assert not [option for option in options if "user" in option or "security-opt" in option]
+
+
+async def test_a_container_limits_memory_processes_and_each_file_and_not_the_disk(box: Box, tmp_path: Path) -> None:
+    names = {option.rpartition("=")[0] for option in run_options(tmp_path)}
+    assert {"--memory", "--memory-swap", "--pids-limit", "--ulimit=fsize"} <= names
+    assert not {"--storage-opt", "--read-only"} & names
+
+
+@pytest.mark.parametrize(("network", "expected"), [("host", "--network=host"), (None, "--network=none")])
+async def test_a_container_gets_the_named_network_or_none(
+    engine: ContainerBoxes, tmp_path: Path, network: str | None, expected: str
+) -> None:
+    named = ContainerBoxes(engine.name, network or "none")
+    box = await named.start(plan_for(BoxLimits(), image="image", network=network is not None))
+    await box.close()
+    assert [option for option in run_options(tmp_path) if "network" in option] == [expected]
+
+
 async def test_starting_a_box_pulls_no_image(box: Box, tmp_path: Path) -> None:
     assert "--pull=never" in (tmp_path / "calls").read_text()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox import isolation_modes
+from rollyard.services.sandbox.inside.privileges import NOBODY
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
@@ -235,6 +237,66 @@ async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_th
         tests = [f"assert not {name}({path!r})" for name in ("entered", "watched")]
         tests += ["assert loaded()", f"assert not found({path!r}) or not {hides}"]
         outcome = await run_trial(sandbox, LOOKS, *tests, names=names)
+    finally:
+        await sandbox.stop()
+    assert outcome.passed, outcome.reason
+
+
+TELLS = """
+import os, socket
+def size_owner_and_times(path):
+    seen = os.stat(path)
+    return seen.st_size, seen.st_uid, seen.st_mtime_ns
+def denied(look, path):
+    try: look(path)
+    except PermissionError: return True
+def hidden(path):
+    return denied(open, path) and denied(os.listdir, os.path.dirname(path))
+def machine():
+    return socket.gethostname()
+def exists(pid):
+    try: os.kill(pid, 0)
+    except ProcessLookupError: return False
+    except PermissionError: return True
+"""
+
+
+async def test_without_namespaces_a_file_of_the_host_shows_its_size_owner_and_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolation_modes, "tree", lambda python: ())
+    path = "/etc/passwd"  # without a sandbox, everybody may read it and list its folder
+    seen = Path(path).stat()
+    sandbox = Sandbox(SandboxLimits(cpu_s=1, wall_s=3), bubblewrap=None)
+    await start_or_skip(sandbox)
+    try:
+        shown = f"assert size_owner_and_times({path!r}) == {(seen.st_size, seen.st_uid, seen.st_mtime_ns)}"
+        tests = (shown, f"assert hidden({path!r})")
+        outcome = await run_trial(sandbox, TELLS, *tests, names=("size_owner_and_times", "hidden"))
+    finally:
+        await sandbox.stop()
+    assert outcome.passed, outcome.reason
+
+
+async def test_without_bubblewrap_the_hosts_name_and_process_numbers_can_be_found_out() -> None:
+    sandbox = Sandbox(SandboxLimits(cpu_s=1, wall_s=3), bubblewrap=None)
+    await start_or_skip(sandbox)
+    try:
+        tests = (f"assert machine() == {socket.gethostname()!r}", f"assert exists({os.getpid()})")
+        outcome = await run_trial(sandbox, TELLS, *tests, names=("machine", "exists"))
+    finally:
+        await sandbox.stop()
+    assert outcome.passed, outcome.reason
+
+
+async def test_an_unsandboxed_answer_reads_files_and_opens_sockets_as_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IsolationMode, "lacks", lambda mode, offered: "not on this kernel" if mode.landlock else "")
+    sandbox = Sandbox(SandboxLimits(), bubblewrap="/bin/false", allow_unsandboxed=True)
+    await sandbox.start()
+    try:
+        code = "import os, socket\ndef f(): return os.getuid(), bool(open('/etc/passwd').read()), bool(socket.socket())"
+        user = os.getuid() or NOBODY
+        outcome = await run_trial(sandbox, code, f"assert f() == ({user}, True, True)")
     finally:
         await sandbox.stop()
     assert outcome.passed, outcome.reason
