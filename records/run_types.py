@@ -23,6 +23,16 @@ class AccessRules(Record):
     """Additional host names to accept in requests, such as that of a proxy."""
 
 
+class TlsFiles(Record):
+    """Paths of the files with which a run's servers speak HTTPS. They are the same on every host of the run."""
+
+    certificate: str
+    """PEM: the certificate, and those of intermediate authorities."""
+    key: str
+    ca: str | None = None
+    """PEM: a private authority, which the run's clients accept in addition to the system's."""
+
+
 class Keys(Record):
     """Secrets shared by the processes of one run. Created by the process that starts the run; never shown or served."""
 
@@ -33,6 +43,13 @@ class Keys(Record):
     token: str | None = Field(default=None, repr=False)
     """Bearer token required for every request when a server is bound to a non-loopback address."""
     access: AccessRules = AccessRules()
+    tls: TlsFiles | None = None
+    """None: the servers speak plain HTTP."""
+
+    @property
+    def ca_files(self) -> tuple[str, ...]:
+        """Files of the authorities that the run's clients accept in addition to the system's."""
+        return (self.tls.ca,) if self.tls is not None and self.tls.ca is not None else ()
 
 
 class Launch(Record):
@@ -226,9 +243,18 @@ class HeadFile(Record):
     """Name of the host that `pid` is on; empty in the files of older versions."""
     folder: str = ""
     token: str | None = Field(default=None, repr=False)
+    ca_file: str | None = None
+    """File of the authority that issued the servers' certificates, if it is a private one."""
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""
     stack: StackKind = "rollyard"
+
+    @classmethod
+    def at(cls, address: str, token: str | None = None, scheme: str = "http") -> Self:
+        """Return the head at HOST:PORT, which then speaks `scheme`, or at a URL."""
+        return cls(
+            run_id="", url=(address if "://" in address else f"{scheme}://{address}").rstrip("/"), pid=0, token=token
+        )
 
 
 class HeadServer(Record):

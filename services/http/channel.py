@@ -39,6 +39,7 @@ from rollyard.services.http.connection_pool import (
     Dialer,
     HttpLimits,
     InvalidResponse,
+    Peer,
     RequestTarget,
 )
 from rollyard.services.http.loop_lag import LoopLag
@@ -298,9 +299,9 @@ class Channels:
         self._needed = needed
         self._budget = CallbackBudget()
         self._opened: set[Channel] = set()
-        self._channels: dict[tuple[str, int], Channel] = {}
-        self._not_before: dict[tuple[str, int], float] = {}
-        self._opening: dict[tuple[str, int], asyncio.Task[Channel | ConnectFailed | None]] = {}
+        self._channels: dict[Peer, Channel] = {}
+        self._not_before: dict[Peer, float] = {}
+        self._opening: dict[Peer, asyncio.Task[Channel | ConnectFailed | None]] = {}
 
     async def get(
         self, target: RequestTarget, headers: SentHeaders, body: bytes, timeout_s: float
@@ -311,7 +312,7 @@ class Channels:
         """
         if len(body) > MAX_REQUEST_BYTES or len(headers.block) > MAX_HEAD_BYTES:
             return None, timeout_s
-        peer = target.host, target.port
+        peer = target.peer
         channel = self._channels.get(peer)
         if channel is not None and channel.is_usable:
             return None if target.request_target in channel.not_served else channel, timeout_s
@@ -330,7 +331,7 @@ class Channels:
             raise ConnectFailed(f"timed out after {timeout_s:g} s", timed_out=True) from None
         found = ConnectFailed("the client is closed") if opening.cancelled() else opening.result()
         if isinstance(found, ConnectFailed):  # each caller raises its own: a traceback holds what it passed through
-            raise ConnectFailed(str(found), timed_out=found.timed_out)
+            raise ConnectFailed(str(found), timed_out=found.timed_out, untrusted=found.untrusted)
         if found is not None and found.closed:
             raise ConnectFailed(CLOSED)
         return found, timeout_s - (self._lag.now() - started)
@@ -345,12 +346,12 @@ class Channels:
 
     async def _open(self, target: RequestTarget, headers: SentHeaders) -> Channel | ConnectFailed | None:
         """Open a channel; return None if the peer refuses it, and ConnectFailed if it does not respond."""
-        peer = target.host, target.port
+        peer = target.peer
         before = self._channels.get(peer)
         channel: Channel | None = None
         is_open = False
         try:
-            channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
+            channel = await self._dialer.dial(peer, self._new, OPEN_S)
             with self._lag.timeout(OPEN_S):
                 is_open = await channel.open(target, headers)
         except (ConnectFailed, TimeoutError) as error:

@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
@@ -43,6 +43,7 @@ from rollyard.services.http.request import (
     problem_response,
     to_problem,
 )
+from rollyard.services.http.tls import ServerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,10 @@ ACCEPTS_PER_ITERATION = 64
 """uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
 """Pause after a failed accept, which usually means that the process has run out of file descriptors."""
+HANDSHAKE_S = 20.0
+"""Time for the first bytes and the TLS handshake of a connection."""
+TLS_HANDSHAKE = b"\x16"
+"""First byte of a connection that uses TLS."""
 
 
 @dataclass(frozen=True)
@@ -98,33 +103,24 @@ class HotApp(ChannelApp, Protocol):
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
 
 
-class Listener:
-    """Accepts a server's connections and enforces the limits that they share."""
+class Acceptor:
+    """Accepts the connections of a server, over TLS if it has a certificate."""
 
-    def __init__(self, server: str, bounds: ListenerLimits, lag: LoopLag, app: HotApp | None = None) -> None:
-        self.server = server
-        self.app = app
-        self.bounds = bounds
-        self.lag = lag
-        self.budget = CallbackBudget()
-        self.connections: set[BoundedProtocol] = set()
-        self.held_bytes = 0
-        """Total size of the bodies of requests in flight."""
+    def __init__(self, server: str, certificate: ServerCertificate | None = None) -> None:
+        self._server = server
+        self._certificate = certificate
         self._sock: socket.socket | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._accepting: set[asyncio.Task[Any]] = set()
 
-    @property
-    def is_full(self) -> bool:
-        return self.held_bytes > self.bounds.bodies_bytes
-
-    def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
+    def start(self, sock: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._loop.add_reader(sock, self._accept)
-        self._check_deadlines()
+        if self._certificate is not None:
+            self._renew(self._certificate)
 
     def stop(self) -> None:
         for timer in self._timers.values():
@@ -132,6 +128,9 @@ class Listener:
         if self._sock is not None:
             self._loop.remove_reader(self._sock)
             self._sock = None
+        if self._certificate is not None:  # clients may take long to shake hands
+            for accepting in self._accepting:
+                accepting.cancel()
 
     def _accept(self) -> None:
         assert self._sock is not None
@@ -141,28 +140,115 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("%s cannot accept a connection: %s", self.server, error.strerror or error)
+                log.error("%s cannot accept a connection: %s", self._server, error.strerror or error)
                 self._loop.remove_reader(self._sock)
                 self._timers["accept"] = self._loop.call_later(
                     ACCEPT_RETRY_S, self._loop.add_reader, self._sock, self._accept
                 )
                 return
             sock.setblocking(False)
-            accepting = self._loop.create_task(self._loop.connect_accepted_socket(self._make, sock))
+            connecting: Coroutine[Any, Any, Any]
+            if self._certificate is None:
+                connecting = self._loop.connect_accepted_socket(self._make, sock)
+            else:
+                connecting = self._accept_tls(sock, self._certificate)
+            accepting = self._loop.create_task(connecting)
             self._accepting.add(accepting)
             accepting.add_done_callback(self._on_accepted)
+
+    async def _accept_tls(self, sock: socket.socket, certificate: ServerCertificate) -> None:
+        """Shake hands with a client, or explain to one that speaks plain HTTP that this server does not."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                first = await self._first_byte(sock)
+                if first == TLS_HANDSHAKE:
+                    await self._loop.connect_accepted_socket(self._make, sock, ssl=certificate.context)
+                elif first:
+                    await self._loop.connect_accepted_socket(partial(_PlainRefusal, self._server), sock)
+                else:
+                    sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _first_byte(self, sock: socket.socket) -> bytes:
+        """Return the first byte of a connection without reading it; none if the client has closed it."""
+        readable = self._loop.create_future()
+        self._loop.add_reader(sock, lambda: None if readable.done() else readable.set_result(None))
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(sock)
+        return sock.recv(1, socket.MSG_PEEK)
+
+    def _renew(self, certificate: ServerCertificate) -> None:
+        certificate.renew()
+        self._timers["renew"] = self._loop.call_later(CHECK_EVERY_S, self._renew, certificate)
 
     def _on_accepted(self, accepting: asyncio.Task[Any]) -> None:
         self._accepting.discard(accepting)
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
-            log.warning("%s lost a connection while accepting it: %s", self.server, error)
+            log.warning("%s lost a connection while accepting it: %s", self._server, error or type(error).__name__)
+
+
+class _PlainRefusal(asyncio.Protocol):
+    """Responds to plain HTTP on the port of a server that uses TLS."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
+        failure = Failure(FailureKind.BAD_REQUEST, "this server uses TLS: call it with https:// instead of http://")
+        plain.write(_refusal_bytes(problem_response(to_problem(failure, self._server, "")), []))
+        plain.write_eof()
+        # Not at once: unread data of the client would discard the response.
+        asyncio.get_running_loop().call_later(LINGER_S, plain.abort)
+
+
+class Listener:
+    """Accepts a server's connections and enforces the limits that they share."""
+
+    def __init__(
+        self,
+        server: str,
+        bounds: ListenerLimits,
+        lag: LoopLag,
+        app: HotApp | None = None,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
+        self.server = server
+        self.app = app
+        self.bounds = bounds
+        self.lag = lag
+        self.budget = CallbackBudget()
+        self.connections: set[BoundedProtocol] = set()
+        self.held_bytes = 0
+        """Total size of the bodies of requests in flight."""
+        self._acceptor = Acceptor(server, certificate)
+        self._checking: asyncio.TimerHandle | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.held_bytes > self.bounds.bodies_bytes
+
+    def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
+        """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
+        self._loop = asyncio.get_running_loop()
+        self._acceptor.start(sock, make)
+        self._check_deadlines()
+
+    def stop(self) -> None:
+        self._acceptor.stop()
+        if self._checking is not None:
+            self._checking.cancel()
 
     def _check_deadlines(self) -> None:
         """Close connections that take too long. Time during which the event loop was blocked does not count."""
         now = self.lag.now()
         for connection in list(self.connections):
             connection.check_deadlines(now)
-        self._timers["deadlines"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
+        self._checking = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -488,15 +574,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # for a handler that still reads the body
             self.cycle.message_event.set()
         response = problem_response(to_problem(failure, self._listener.server, ""))
-        headers = [(b"content-type", response.content_type), (b"connection", b"close")]
-        headers += [] if self._listener.app is None else [self._listener.app.run_header]
+        headers = [] if self._listener.app is None else [self._listener.app.run_header]
         headers += [pair for pair in self.headers or () if pair[0] == REQUEST_HEADER.encode()]
-        length = b"content-length: %d\r\n\r\n" % len(response.body)
-        head = STATUS_LINE[response.status] + header_lines(headers) + length
-        self.transport.write(head + response.body)
+        self.transport.write(_refusal_bytes(response, headers))
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _refusal_bytes(response: RawResponse, headers: Headers) -> bytes:
+    """Return the response, after which the connection ends, as it is sent."""
+    all_headers = [(b"content-type", response.content_type), (b"connection", b"close"), *headers, *response.headers]
+    length = b"content-length: %d\r\n\r\n" % len(response.body)
+    return STATUS_LINE[response.status] + header_lines(all_headers) + length + response.body
 
 
 class SignalFreeServer(uvicorn.Server):
@@ -508,7 +598,9 @@ class SignalFreeServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> AsyncIterator[asyncio.Task[None]]:
+async def listening(
+    app: ASGIApp, sock: socket.socket, certificate: ServerCertificate | None = None, **settings: Any
+) -> AsyncIterator[asyncio.Task[None]]:
     """Serve the app on the socket while the block runs; yield the task that serves, which ends early only if it fails.
 
     Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
@@ -518,7 +610,7 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
     peers.open()
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers)),
+        http="httptools",
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -526,15 +618,19 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
         **settings,
     )
     listener = SignalFreeServer(config)
-    serving = asyncio.create_task(listener.serve(sockets=[sock]))
+    acceptor = Acceptor("the server", certificate)
+    serving = asyncio.create_task(listener.serve(sockets=[]))  # no sockets: `acceptor` accepts
     try:
         while not listener.started:
             if serving.done():
                 serving.result()
                 raise RunError("the server stopped while it was starting; the log above says why")
             await asyncio.sleep(0.02)
+        state = {"server_state": listener.server_state, "app_state": listener.lifespan.state}
+        acceptor.start(sock, partial(PeerProtocol, config=config, peers=peers, **state))
         yield serving
     finally:
+        acceptor.stop()
         listener.should_exit = True
         await serving
         peers.close()

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
-from rollyard.records.run_types import Directory, Keys, Launch
+from rollyard.records.run_types import AccessRules, Directory, Keys, Launch, TlsFiles
 from rollyard.records.types import Json
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import is_loopback
+from rollyard.services.http.tls import UNTRUSTED
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.serve import serve
 
@@ -90,7 +91,7 @@ async def join_run(
 
 
 async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None], timeout_s: float) -> Directory:
-    transport = HttpTransport()
+    transport = HttpTransport(ca_files=keys.ca_files)
     registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
         while True:
@@ -102,6 +103,8 @@ async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None
                         f"the head at {head_url} belongs to a different run: every part of a run needs the same token "
                         "(ROLLYARD_TOKEN)"
                     ) from failure
+                if failure.problem.code == UNTRUSTED:
+                    raise OperatorError(failure.problem.detail) from failure
                 if failure.kind not in _RETRYABLE or time.monotonic() > started + timeout_s:
                     detail = failure.problem.detail
                     raise RunError(f"no head responded at {head_url} within {timeout_s:g} s: {detail}") from failure
@@ -135,7 +138,7 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
             )
 
 
-def shared_keys(token: str | None) -> Keys:
+def shared_keys(token: str | None, access: AccessRules | None = None, tls: TlsFiles | None = None) -> Keys:
     """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it is too short."""
     if not token or len(token) < MIN_LENGTH:
         found = "none is set" if not token else f"this one has {len(token)}"
@@ -143,7 +146,8 @@ def shared_keys(token: str | None) -> Keys:
             f"the parts of a distributed run need a shared token of at least {MIN_LENGTH} characters, but {found}: "
             "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
-    return Keys(run_id=_derive(token, "run id")[:8], secret=_derive(token, "session secret"), token=token)
+    run_id, secret = _derive(token, "run id")[:8], _derive(token, "session secret")
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules(), tls=tls)
 
 
 def _derive(token: str, purpose: str) -> str:
