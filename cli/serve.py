@@ -25,7 +25,7 @@ from rollyard.records.types import Json
 from rollyard.services.config.load import find_config, read_yaml
 from rollyard.services.config.plugins import FAMILY_ALIASES, search_roots
 from rollyard.services.http.listener import bind
-from rollyard.services.http.tls import ServerCertificate, server_certificate
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
@@ -82,7 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
     token = listening_token(options.host, options.token, "the environment", "drop --host")
     raise_file_limit()
-    certificate = server_certificate(options.tls(), options.host)
+    files = options.tls()
+    certificate = None if files is None else ServerCertificate(files)
     with _socket(options) as sock:
         uvloop.run(_serve(options, [override.text for override in others], sock, token, certificate))
     return EXIT_DONE

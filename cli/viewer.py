@@ -40,7 +40,7 @@ from rollyard.services.config.plugins import FAMILIES, search_roots
 from rollyard.services.head.registry_client import RunSnapshot, fetch_instances, fetch_snapshot
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.listener import bind, listening
-from rollyard.services.http.tls import ServerCertificate, server_certificate
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.run_dir import find_run
@@ -123,7 +123,8 @@ def run(arguments: Sequence[str]) -> int:
         check_output(options.export, [run.path for run in file_index.runs])
         return _export(file_index, replays, options.export, options.export_limit, options.view, decoder)
     token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
-    certificate = server_certificate(options.tls(), options.host)
+    files = options.tls()
+    certificate = None if files is None else ServerCertificate(files)
     with _socket(options) as sock:
         uvloop.run(_serve(options, file_index, series, replays, decoder, sock, token, certificate))
     return EXIT_DONE

@@ -40,51 +40,45 @@ class Trust:
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection. Raises OSError, with a sentence, if a file cannot be used."""
-        try:
-            state = _state(self._ca_files)
-            if self._context is None or state != self._state:
-                # Loading the system's authorities takes 20 ms, and most clients never need them.
-                context = ssl.create_default_context()
-                context.minimum_version = ssl.TLSVersion.TLSv1_2
-                for ca_file in self._ca_files:
-                    _load_ca(context, ca_file)
-                self._context, self._state = context, state
-        except OSError:
-            if self._context is None:
-                raise
+        state = _state(self._ca_files)
+        if self._context is None or state != self._state:
+            # Loading the system's authorities takes 20 ms, and most clients never need them.
+            context = ssl.create_default_context()
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            for ca_file in self._ca_files:
+                _load_ca(context, ca_file)
+            self._context, self._state = context, state
         return self._context
 
 
 class ServerCertificate:
     """A certificate and its key. `renew` takes new ones from the files, for the connections that follow."""
 
-    def __init__(self, files: TlsFiles, host: str) -> None:
-        """`host`: name or address under which clients reach the server. Raises OperatorError, also for a certificate
-        that they would not accept.
+    def __init__(self, files: TlsFiles, host: str | None = None) -> None:
+        """`host`: name or address under which the run's clients reach the server. Raises OperatorError, with a `host`
+        also for a certificate that they would not accept.
         """
         self._files = files
         self._host = host
-        self._state = self._current_state()
+        self._seen = self._loaded = _state((files.certificate, files.key))
         self.context = self._load()
 
     def renew(self) -> None:
-        """Load the files again if they have changed. Keeps the former certificate, and logs, if that fails."""
-        try:
-            state = self._current_state()
-            if state == self._state:
-                return
-            self._state = state
-            self.context = self._load()
-        except OperatorError as error:
-            log.error("the certificate is not renewed, and the former one stays: %s", error)
-        else:
-            log.info("the certificate was renewed from %s", self._files.certificate)
+        """Load files that have changed, but not since the last call: they may be half written, or one is still to come.
 
-    def _current_state(self) -> _State:
-        try:
-            return _state((self._files.certificate, self._files.key))
-        except FileNotFoundError:
-            return ()  # it is being replaced, or `_load` says that it is missing
+        If that fails, the former certificate stays, and the reason is logged.
+        """
+        state = _state((self._files.certificate, self._files.key))
+        if state != self._seen:
+            self._seen = state
+        elif state != self._loaded:
+            self._loaded = state
+            try:
+                self.context = self._load()
+            except OperatorError as error:
+                log.error("the certificate is not renewed, and the former one stays: %s", error)
+            else:
+                log.info("the certificate was renewed from %s", self._files.certificate)
 
     def _load(self) -> ssl.SSLContext:
         files = self._files
@@ -98,6 +92,8 @@ class ServerCertificate:
             raise OperatorError(_why_unusable(files, error)) from error
         except OSError as error:
             raise OperatorError(f"the certificate {files.certificate} cannot be read: {error.strerror}") from error
+        if self._host is None:
+            return context
         try:
             _shake_hands(Trust([files.ca] if files.ca else []).context(), context, self._host)
         except ssl.SSLCertVerificationError as error:
@@ -112,11 +108,6 @@ class ServerCertificate:
 def reachable_host(bound: str) -> str:
     """Return the address under which processes of this host reach a server that is bound to `bound`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
-
-
-def server_certificate(files: TlsFiles | None, bound: str) -> ServerCertificate | None:
-    """Return the certificate of a server that is bound to `bound`; None without files. Raises OperatorError."""
-    return None if files is None else ServerCertificate(files, reachable_host(bound))
 
 
 def untrusted(error: ssl.SSLCertVerificationError) -> str:
@@ -194,6 +185,13 @@ def _shake_hands(client_context: ssl.SSLContext, server_context: ssl.SSLContext,
 
 
 def _state(paths: Iterable[str]) -> _State:
-    """Return what changes when a file is replaced or written. Raises OSError."""
-    stats = [Path(path).stat() for path in paths]
-    return tuple((found.st_mtime_ns, found.st_ino, found.st_size) for found in stats)
+    """Return what changes when a file is replaced or written; zeros for one that is missing."""
+    state = []
+    for path in paths:
+        try:
+            found = Path(path).stat()
+        except OSError:
+            state.append((0, 0, 0))
+        else:
+            state.append((found.st_mtime_ns, found.st_ino, found.st_size))
+    return tuple(state)
