@@ -73,6 +73,11 @@ class RunOptions(TlsOptions):
     """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
     tls_ca_file: Path | None = None
     """Private authority (PEM) that issued the certificate; default: the system's authorities."""
+    max_client_requests: int = Field(default=AccessRules().client_requests, ge=1)
+    """Maximum number of requests in flight of another user or host at each server; more get status 429. The user who
+    started the run, and root, have no limit."""
+    max_client_bytes: int = Field(default=AccessRules().client_bytes, ge=1)
+    """Maximum total size of the bodies of these requests."""
     only: list[str] | None = None
     """Start only these servers, given by name or by family (agents). Without --head, also start the head, which waits
     for the others. Requires a token; [] starts only the head."""
@@ -133,7 +138,12 @@ async def _check_and_run(
     here: Path,
     forked: list[ForkedProcess],
 ) -> int:
-    rules = AccessRules(other_users=options.allow_other_users, hosts=tuple(options.allowed_hosts))
+    rules = AccessRules(
+        other_users=options.allow_other_users,
+        hosts=tuple(options.allowed_hosts),
+        client_requests=options.max_client_requests,
+        client_bytes=options.max_client_bytes,
+    )
     keys = new_keys(token, rules, tls) if options.only is None else shared_keys(token, rules, tls)
     preflight = Preflight(specs, keys, os.environ)
     try:

@@ -13,14 +13,21 @@ from rollyard.records.types import Json, Record
 StackKind = Literal["rollyard", "nemo_gym"]
 """Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
 _MAX_PATHS = 6
+DEFAULT_CLIENT_BYTES = 512 * 1024 * 1024
+"""Half of what the server of a small host holds in memory for all its requests."""
 
 
 class AccessRules(Record):
-    """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
+    """Who may call the servers of a run in addition to root and the user who started it, and how much at once."""
 
     other_users: bool = False
+    """If the run has no token: whether all users of the host may."""
     hosts: tuple[str, ...] = ()
-    """Additional host names to accept in requests, such as that of a proxy."""
+    """If the run has no token: additional host names to accept in requests, such as that of a proxy."""
+    client_requests: int = 16_384
+    """Requests in flight of each other user or host, at each server."""
+    client_bytes: int = DEFAULT_CLIENT_BYTES
+    """Bytes of the bodies of these requests."""
 
 
 class TlsFiles(Record):

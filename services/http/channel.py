@@ -32,6 +32,7 @@ from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from rollyard.services.http.callers import Caller
 from rollyard.services.http.connection_pool import (
     RUN_LIMITS,
     CallbackBudget,
@@ -415,14 +416,20 @@ class _Served:
 
 class ServedChannel(FrameProtocol):
     def __init__(
-        self, app: ChannelApp, shared: Shared, connections: MutableSet[Any], tasks: MutableSet[asyncio.Task[None]]
+        self,
+        app: ChannelApp,
+        shared: Shared,
+        connections: MutableSet[Any],
+        tasks: MutableSet[asyncio.Task[None]],
+        caller: Caller | None = None,
     ) -> None:
-        """`connections`, `tasks`: what the server waits for when it stops."""
+        """`connections`, `tasks`: what the server waits for when it stops. `caller`: the client, if it has a limit."""
         super().__init__(MAX_REQUEST_BYTES + MAX_HEAD_BYTES + 4096)
         self._app = app
         self._shared = shared
         self._connections = connections
         self._all_tasks = tasks
+        self._caller = caller
         self._tasks: dict[int, _Served] = {}
         self._unwanted: set[int] = set()
         self._stopping = False
@@ -455,11 +462,13 @@ class ServedChannel(FrameProtocol):
     def _start(self, number: int, head: bytes, body: bytes) -> None:
         if self.closed or number in self._tasks:
             return
-        if self._shared.is_full:
+        if self._shared.is_full or (self._caller is not None and not self._caller.admits(len(body))):
             self.write(number, NOT_SERVED, FULL)  # over HTTP, the listener rejects it
             return
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)
+        if self._caller is not None:
+            self._caller.add(1, len(body))
         task = self._loop.create_task(self._serve(number, RawRequest(path, headers, body, query)))
         self._tasks[number] = _Served(task, path, len(body))
         self._all_tasks.add(task)
@@ -470,6 +479,8 @@ class ServedChannel(FrameProtocol):
             return
         del self._tasks[number]
         self._shared.held_bytes -= served.size
+        if self._caller is not None:
+            self._caller.add(-1, -served.size)
         self._unwanted.discard(number)
         self._all_tasks.discard(served.task)
         if self._stopping:

@@ -29,7 +29,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.run_types import AccessRules
 from rollyard.services.http.access import PEER, Peers
+from rollyard.services.http.callers import Caller, Callers
 from rollyard.services.http.channel import ACCEPTED, UPGRADE, ChannelApp, ServedChannel
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
@@ -216,12 +218,14 @@ class Listener:
         lag: LoopLag,
         app: HotApp | None = None,
         certificate: ServerCertificate | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self.server = server
         self.app = app
         self.bounds = bounds
         self.lag = lag
         self.budget = CallbackBudget()
+        self.callers = callers or Callers(AccessRules())
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
         """Total size of the bodies of requests in flight."""
@@ -312,14 +316,24 @@ class BoundedProtocol(HttpToolsProtocol):
         """True if the parser treats the current request as a protocol switch and has not parsed its body."""
         self._exchange: Exchange | None = None
         """The current request, if it is to a hot route."""
+        self._caller: Caller | None = None
+        self._admitted = 0
+        """Requests of the caller that this connection counts. A hot route counts its own once it has arrived."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._listener.connections.add(self)
+        if PEER in self.app_state:
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) else "with an unknown address"
+            self._caller = self._listener.callers.get(self.app_state[PEER], address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
         self._release_body()
+        if self._caller is not None:
+            self._caller.requests -= self._admitted
+            self._admitted = 0
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -364,7 +378,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["method"], self.scope["path"] = "GET", "/health"
         if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]
             return False
-        channel = ServedChannel(listener.app, listener, self.connections, self.tasks)
+        channel = ServedChannel(listener.app, listener, self.connections, self.tasks, self._caller)
         self.connections.discard(self)
         listener.connections.discard(self)
         self.transport.write(ACCEPTED)
@@ -420,6 +434,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._reject(self._body_too_large())
             elif name == b"x-rollyard-request":
                 request_id = value
+        if self._caller is not None:
+            if failure := self._caller.request_refusal():
+                self._reject(failure)
+            self._caller.requests += 1
+            self._admitted += 1
         self._head_since = None
         self._body_since = self._listener.lag.now()
         self._release_body()
@@ -445,6 +464,10 @@ class BoundedProtocol(HttpToolsProtocol):
         listener.held_bytes += len(body)
         if self._body_bytes > listener.bounds.limits.body_bytes:
             self._reject(self._body_too_large())
+        if self._caller is not None:
+            self._caller.held_bytes += len(body)
+            if failure := self._caller.body_refusal():
+                self._reject(failure)
         if listener.is_full:
             detail = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; retry later"
             self._reject(Failure(FailureKind.OVERLOADED, detail))
@@ -464,6 +487,10 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Called by uvicorn, for requests that are not to a hot route."""
+        if self._caller is not None and self._admitted:
+            self._caller.requests -= 1
+            self._admitted -= 1
         self._release_body()
         super().on_response_complete()
 
@@ -497,6 +524,13 @@ class BoundedProtocol(HttpToolsProtocol):
         exchange.task = self.loop.create_task(self._serve_hot(exchange))
         self.tasks.add(exchange.task)
         exchange.task.add_done_callback(self.tasks.discard)
+        if self._caller is not None:
+            # The request counts until its handler ends, also if the client no longer waits.
+            if self._admitted:
+                self._admitted -= 1
+            else:  # the connection was lost in the meantime
+                self._caller.requests += 1
+            exchange.task.add_done_callback(self._caller.end_request)
 
     async def _serve_hot(self, exchange: Exchange) -> None:
         assert self._listener.app is not None
@@ -537,7 +571,8 @@ class BoundedProtocol(HttpToolsProtocol):
         exchange.response_complete = True
         if not exchange.keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        self._release_body()
+        super().on_response_complete()
 
     async def _writable(self, exchange: Exchange) -> None:
         if self.flow.write_paused and not exchange.disconnected:
@@ -549,6 +584,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _release_body(self) -> None:
         self._listener.held_bytes -= self._body_bytes
+        if self._caller is not None:
+            self._caller.held_bytes -= self._body_bytes
         self._body_bytes = 0
 
     def _headers_too_large(self) -> Failure:

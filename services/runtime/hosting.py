@@ -16,6 +16,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import Peers
+from rollyard.services.http.callers import Callers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import (
     BoundedProtocol,
@@ -83,6 +84,7 @@ class HostedServer:
         self._connections = Listener(
             *(server.name, bounds or ListenerLimits(), self._lag, server),
             certificate=None if tls is None else ServerCertificate(tls, shown),
+            callers=Callers(server.context.keys.access),
         )
         self._listener = SignalFreeServer(
             uvicorn.Config(
