@@ -638,7 +638,8 @@ class SignalFreeServer(uvicorn.Server):
 async def listening(
     app: ASGIApp, sock: socket.socket, certificate: ServerCertificate | None = None, **settings: Any
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve the app on the socket while the block runs; yield the task that serves, which ends early only if it fails.
+    """Serve the app on the socket while the block runs, and close it; yield the task that serves, which ends early only
+    if it fails.
 
     Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
     Raises RunError if the app cannot start.
@@ -668,6 +669,7 @@ async def listening(
         yield serving
     finally:
         acceptor.stop()
+        sock.close()
         listener.should_exit = True
         await serving
         peers.close()
