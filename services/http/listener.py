@@ -190,7 +190,8 @@ class Acceptor:
     def _on_accepted(self, accepting: asyncio.Task[Any]) -> None:
         self._accepting.discard(accepting)
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
-            log.warning("%s lost a connection while accepting it: %s", self._server, error or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            log.warning("%s lost a connection while accepting it: %s", self._server, reason)
 
 
 class _PlainRefusal(asyncio.Protocol):

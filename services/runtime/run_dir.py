@@ -218,6 +218,7 @@ async def find_run(
     """
     if head is not None:
         named = HeadFile.at(head, token)
+        _accept_authorities(transport, [one for one in running_heads(here) if one.url == named.url])
         try:
             return await identify_head(transport, named, nemo_gym=nemo_gym)
         except Failure as failure:
@@ -234,8 +235,7 @@ async def find_run(
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     above = _heads_above(here)
     for candidate in [*sorted([*running_heads(here), *above], key=lambda run: run.private), *elsewhere]:
-        if candidate.ca_file is not None:
-            transport.trust.add(candidate.ca_file)
+        _accept_authorities(transport, [candidate])
         # Checked before anything is sent, because the token must only be sent to this user's run.
         if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)
@@ -257,6 +257,12 @@ async def find_run(
             continue
         return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
     raise _not_found(tried)
+
+
+def _accept_authorities(transport: HttpTransport, heads: Sequence[HeadFile]) -> None:
+    for head in heads:
+        if head.ca_file is not None:
+            transport.trust.add(head.ca_file)
 
 
 def _heads_above(here: Path) -> list[HeadFile]:
