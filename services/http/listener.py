@@ -169,6 +169,8 @@ class Acceptor:
                     await self._loop.connect_accepted_socket(partial(_PlainRefusal, self._server), sock)
                 else:
                     sock.close()
+        except (ConnectionError, TimeoutError):  # it left, or takes too long
+            sock.close()
         except BaseException:
             sock.close()
             raise
