@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import urlsplit
 
 import uvloop
 from pydantic import Field
@@ -274,7 +273,7 @@ class CollectorStarter:
             "overwrite": "false",
         }
         if self._options.head is None and self._options.head_server is None:
-            changed["head"] = urlsplit(self._head_url).netloc
+            changed["head"] = self._head_url
         given = before_end(self._arguments)
         return [*given, *(f"+{name}={value}" for name, value in changed.items()), *self._arguments[len(given) :]]
 

@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.run_types import TlsFiles
 from rollyard.records.script import EXIT_DONE, exit_status
 from rollyard.services.config.overrides import (
     ConfigOverride,
@@ -603,6 +604,25 @@ def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str
         return
     nested = {name: f"{parent}.{name}" for parent, names in below.items() for name in names}
     raise OperatorError(unknown_option(override, known, nested))
+
+
+class TlsOptions(Options):
+    """Options of the commands that start servers."""
+
+    tls_certificate_file: Path | None = None
+    """Speak HTTPS with this certificate (PEM). A renewed file is used for new connections, without a restart."""
+    tls_key_file: Path | None = None
+    """The certificate's key (PEM, without a password), which only its owner may read."""
+
+    def tls(self, ca_file: Path | None = None) -> TlsFiles | None:
+        """Return the files of these options; None without them. Raises OperatorError unless both are given."""
+        certificate, key = self.tls_certificate_file, self.tls_key_file
+        if certificate is None and key is None and ca_file is None:
+            return None
+        if certificate is None or key is None:
+            raise OperatorError("TLS needs both --tls-certificate-file FILE and --tls-key-file FILE")
+        ca = None if ca_file is None else str(ca_file.absolute())
+        return TlsFiles(certificate=str(certificate.absolute()), key=str(key.absolute()), ca=ca)
 
 
 def listening_token(host: str, token: str | None, exposed: str, otherwise: str) -> str | None:

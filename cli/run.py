@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import TlsOptions, read_options, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.run_types import AccessRules, Keys
+from rollyard.records.run_types import AccessRules, HeadFile, Keys, TlsFiles
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.terminal import pluralize
 from rollyard.services.config.load import load
@@ -43,7 +43,7 @@ EXAMPLE = (
 )
 
 
-class RunOptions(Options):
+class RunOptions(TlsOptions):
     """Options of ng_run. All other overrides change the configs themselves."""
 
     SUBJECT: ClassVar[str] = "config_paths"
@@ -71,6 +71,13 @@ class RunOptions(Options):
     """Without a token: accept requests from all users of this host, not only root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)
     """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
+    tls_ca_file: Path | None = None
+    """Private authority (PEM) that issued the certificate; default: the system's authorities."""
+    max_client_requests: int = Field(default=AccessRules().client_requests, ge=1)
+    """Maximum number of requests in flight of another user or host at each server; more get status 429. The user who
+    started the run, and root, have no limit."""
+    max_client_bytes: int = Field(default=AccessRules().client_bytes, ge=1)
+    """Maximum total size of the bodies of these requests."""
     only: list[str] | None = None
     """Start only these servers, given by name or by family (agents). Without --head, also start the head, which waits
     for the others. Requires a token; [] starts only the head."""
@@ -105,6 +112,9 @@ def run(arguments: Sequence[str]) -> int:
     KnownHosts(options.allowed_hosts)
     if options.ray_head_node_address:
         refuse_programs(config.servers, "--ray-head-node-address ...")
+    tls = options.tls(options.tls_ca_file)
+    if tls is not None:
+        refuse_programs(config.servers, "--tls-certificate-file ...")
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("--colocate cannot be combined with --ray-head-node-address ...")
     _check_only(options)
@@ -116,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
     started = _with_replicas(options, config, specs).servers if has_processes else ()
     count = sum(spec.replicas for spec in started if spec.name in names)
     with forked_processes(count) as forked:
-        return uvloop.run(_check_and_run(options, config, specs, token, here, forked))
+        return uvloop.run(_check_and_run(options, config, specs, token, tls, here, forked))
 
 
 async def _check_and_run(
@@ -124,10 +134,17 @@ async def _check_and_run(
     config: RunConfig,
     specs: list[ServerSpec],
     token: str | None,
+    tls: TlsFiles | None,
     here: Path,
     forked: list[ForkedProcess],
 ) -> int:
-    keys = new_keys(token) if options.only is None else shared_keys(token)
+    rules = AccessRules(
+        other_users=options.allow_other_users,
+        hosts=tuple(options.allowed_hosts),
+        client_requests=options.max_client_requests,
+        client_bytes=options.max_client_bytes,
+    )
+    keys = new_keys(token, rules, tls) if options.only is None else shared_keys(token, rules, tls)
     preflight = Preflight(specs, keys, os.environ)
     try:
         if options.head is None:
@@ -143,7 +160,7 @@ async def _check_and_run(
             return EXIT_DONE
         if options.head is not None:
             return await _join(options, config, specs, keys)
-        return await _run(options, config, specs, token, here, preflight, forked)
+        return await _run(options, config, specs, keys, here, preflight, forked)
     finally:
         await preflight.close()
 
@@ -151,8 +168,7 @@ async def _check_and_run(
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
     stopped = _until_signalled()
     raise_file_limit()
-    head = str(options.head)
-    url = (head if "://" in head else f"http://{head}").rstrip("/")
+    url = HeadFile.at(str(options.head), scheme="http" if keys.tls is None else "https").url
     address = ListenAddress(url, options.host, options.advertise)
     _print_line(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
     timeout_s = options.ready_timeout_s
@@ -175,7 +191,7 @@ async def _run(
     options: RunOptions,
     config: RunConfig,
     specs: list[ServerSpec],
-    token: str | None,
+    keys: Keys,
     here: Path,
     preflight: Preflight,
     forked: list[ForkedProcess],
@@ -189,11 +205,8 @@ async def _run(
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
-        rules = AccessRules(other_users=options.allow_other_users, hosts=tuple(options.allowed_hosts))
-        if options.only is None:
-            keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
-        else:
-            keys = shared_keys(token)
+        if node_ip is not None and keys.token is None:
+            keys = keys.model_copy(update={"token": secrets.token_urlsafe(32)})
         folder = RunFolder.create(here, keys.run_id, options.log_folder and options.log_folder.absolute())
         stack = Stack(
             config,

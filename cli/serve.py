@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from rollyard.api import connect, stack
-from rollyard.cli.options import Options, listening_token, read_options, run_command
+from rollyard.cli.options import TlsOptions, listening_token, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE
@@ -25,6 +25,7 @@ from rollyard.records.types import Json
 from rollyard.services.config.load import find_config, read_yaml
 from rollyard.services.config.plugins import FAMILY_ALIASES, search_roots
 from rollyard.services.http.listener import bind
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
@@ -36,7 +37,7 @@ from rollyard.services.runtime.running_stack import RunningStack
 EXAMPLE = "ng_serve --protocol openenv --environment grl_sokoban --port 8000"
 
 
-class ServeOptions(Options):
+class ServeOptions(TlsOptions):
     protocol: Literal["openenv", "ors"]
     """The protocol of the clients."""
     environment: str | None = None
@@ -81,12 +82,20 @@ def run(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
     token = listening_token(options.host, options.token, "the environment", "drop --host")
     raise_file_limit()
+    files = options.tls()
+    certificate = None if files is None else ServerCertificate(files)
     with _socket(options) as sock:
-        uvloop.run(_serve(options, [override.text for override in others], sock, token))
+        uvloop.run(_serve(options, [override.text for override in others], sock, token, certificate))
     return EXIT_DONE
 
 
-async def _serve(options: ServeOptions, overrides: list[str], sock: socket.socket, token: str | None) -> None:
+async def _serve(
+    options: ServeOptions,
+    overrides: list[str],
+    sock: socket.socket,
+    token: str | None,
+    certificate: ServerCertificate | None,
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -95,9 +104,10 @@ async def _serve(options: ServeOptions, overrides: list[str], sock: socket.socke
         server = options.environment
         client = running.access.clients.client
         environment = await open_environment(client, server, options.name, tasks, options.timeout_s)
-        async with listening_to_clients(_app(options, environment), sock, options.host, token):
+        async with listening_to_clients(_app(options, environment), sock, options.host, token, certificate):
             host, port = sock.getsockname()[:2]
-            address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            scheme = "http" if certificate is None else "https"
+            address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
             play = "messages" if environment.turn_based else f"{len(environment.tools)} tools"
             about = f"{len(environment.tasks)} tasks, played with {play}"
             print(f"{environment.name} ({about}) over {options.protocol} at {address}", flush=True)

@@ -27,7 +27,7 @@ from rollyard.analysis.viewer.series import SeriesSource, files_as_series, train
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.file_steps import file_steps
-from rollyard.cli.options import Options, listening_token, read_options, rollout_files, run_command
+from rollyard.cli.options import TlsOptions, listening_token, read_options, rollout_files, run_command
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.replay import Replay
@@ -40,6 +40,7 @@ from rollyard.services.config.plugins import FAMILIES, search_roots
 from rollyard.services.head.registry_client import RunSnapshot, fetch_instances, fetch_snapshot
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.listener import bind, listening
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.run_dir import find_run
@@ -57,7 +58,7 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")
 _THROUGH_SSH = "drop --host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
-class ViewerOptions(Options):
+class ViewerOptions(TlsOptions):
     SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("view",)
 
@@ -122,8 +123,10 @@ def run(arguments: Sequence[str]) -> int:
         check_output(options.export, [run.path for run in file_index.runs])
         return _export(file_index, replays, options.export, options.export_limit, options.view, decoder)
     token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
+    files = options.tls()
+    certificate = None if files is None else ServerCertificate(files)
     with _socket(options) as sock:
-        uvloop.run(_serve(options, file_index, series, replays, decoder, sock, token))
+        uvloop.run(_serve(options, file_index, series, replays, decoder, sock, token, certificate))
     return EXIT_DONE
 
 
@@ -181,6 +184,7 @@ async def _serve(
     decoder: TokenDecoder | None,
     sock: socket.socket,
     token: str | None,
+    certificate: ServerCertificate | None,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -194,7 +198,9 @@ async def _serve(
         protected_app = ViewerAccessMiddleware(viewer.app, _access(options, token), token=token)
         async with (
             viewer,
-            listening(protected_app, sock, ws="none", lifespan="off", timeout_graceful_shutdown=1) as serving,
+            listening(
+                protected_app, sock, certificate, ws="none", lifespan="off", timeout_graceful_shutdown=1
+            ) as serving,
         ):
             print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
             if options.allow_other_users and token is None:
@@ -234,7 +240,8 @@ def _address(options: ViewerOptions, sock: socket.socket, token: str | None) -> 
     port = sock.getsockname()[1]
     shown = "127.0.0.1" if options.host == "0.0.0.0" else "::1" if options.host == "::" else options.host
     host = f"[{shown}]" if ":" in shown else shown
-    return f"http://{host}:{port}/" + ("?token=..." if token else "")
+    scheme = "http" if options.tls_certificate_file is None else "https"
+    return f"{scheme}://{host}:{port}/" + ("?token=..." if token else "")
 
 
 class FoundRun:

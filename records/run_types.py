@@ -14,6 +14,8 @@ from rollyard.records.types import Json, Record
 StackKind = Literal["rollyard", "nemo_gym"]
 """Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
 _MAX_PATHS = 6
+DEFAULT_CLIENT_BYTES = 512 * 1024 * 1024
+"""Half of what the server of a small host holds in memory for all its requests."""
 
 
 MIN_TOKEN = 16
@@ -40,11 +42,26 @@ def play_token(token: str) -> str:
 
 
 class AccessRules(Record):
-    """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
+    """Who may call the servers of a run in addition to root and the user who started it, and how much at once."""
 
     other_users: bool = False
+    """If the run has no token: whether all users of the host may."""
     hosts: tuple[str, ...] = ()
-    """Additional host names to accept in requests, such as that of a proxy."""
+    """If the run has no token: additional host names to accept in requests, such as that of a proxy."""
+    client_requests: int = 16_384
+    """Requests in flight of each other user or host, at each server."""
+    client_bytes: int = DEFAULT_CLIENT_BYTES
+    """Bytes of the bodies of these requests."""
+
+
+class TlsFiles(Record):
+    """Paths of the files with which a run's servers speak HTTPS. They are the same on every host of the run."""
+
+    certificate: str
+    """PEM: the certificate, and those of intermediate authorities."""
+    key: str
+    ca: str | None = None
+    """PEM: a private authority, which the run's clients accept in addition to the system's."""
 
 
 class Keys(Record):
@@ -57,6 +74,13 @@ class Keys(Record):
     token: str | None = Field(default=None, repr=False)
     """Bearer token required for every request when a server is bound to a non-loopback address."""
     access: AccessRules = AccessRules()
+    tls: TlsFiles | None = None
+    """None: the servers speak plain HTTP."""
+
+    @property
+    def ca_files(self) -> tuple[str, ...]:
+        """Files of the authorities that the run's clients accept in addition to the system's."""
+        return (self.tls.ca,) if self.tls is not None and self.tls.ca is not None else ()
 
 
 class Launch(Record):
@@ -250,9 +274,18 @@ class HeadFile(Record):
     """Name of the host that `pid` is on; empty in the files of older versions."""
     folder: str = ""
     token: str | None = Field(default=None, repr=False)
+    ca_file: str | None = None
+    """File of the authority that issued the servers' certificates, if it is a private one."""
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""
     stack: StackKind = "rollyard"
+
+    @classmethod
+    def at(cls, address: str, token: str | None = None, scheme: str = "http") -> Self:
+        """Return the head at HOST:PORT, which then speaks `scheme`, or at a URL."""
+        return cls(
+            run_id="", url=(address if "://" in address else f"{scheme}://{address}").rstrip("/"), pid=0, token=token
+        )
 
 
 class HeadServer(Record):

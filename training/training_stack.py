@@ -71,7 +71,7 @@ async def training_stack(
     Raises OperatorError or RunError if the stack cannot be used.
     """
     if config.head is not None:
-        head = _named_head(config.head, environ)
+        head = HeadFile.at(config.head, environ.get(TOKEN))
         async with _connected(config, head, None) as stack:
             print_line(f"  servers    running at {head.url}")
             yield stack
@@ -100,14 +100,9 @@ async def training_stack(
 async def agents_of_head(config: TrainConfig, environ: Mapping[str, str]) -> list[str]:
     """Return the agents of the running stack at `config.head`. Raises OperatorError or RunError if it is unusable."""
     assert config.head is not None
-    async with _connected(config, _named_head(config.head, environ), None) as stack:
+    async with _connected(config, HeadFile.at(config.head, environ.get(TOKEN)), None) as stack:
         directory = await stack.clients.client.book.current()
     return sorted(name for name, family in directory.families.items() if family == "agents")
-
-
-def _named_head(address: str, environ: Mapping[str, str]) -> HeadFile:
-    url = (address if "://" in address else f"http://{address}").rstrip("/")
-    return HeadFile(run_id="", url=url, pid=0, token=environ.get(TOKEN))
 
 
 class _Messages:

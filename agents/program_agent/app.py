@@ -97,7 +97,7 @@ class ProgramAgent(Agent[ProgramAgentSettings]):
     def __init__(self, settings: ProgramAgentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.episode_type = ProgramEpisode
-        keys = context.keys.model_copy(update={"token": None})  # the programs have keys of their own
+        keys = context.keys.model_copy(update={"token": None, "tls": None})  # the programs have keys of their own
         endpoint = Context(f"{context.name}_programs", keys, context.client)
         self._endpoint = ProgramEndpoint(endpoint)
         self._hosted: HostedServer | None = None

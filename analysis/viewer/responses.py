@@ -103,7 +103,8 @@ class ViewerAccessMiddleware:
         # Strip leading slashes, so that the path cannot be parsed as another host: `//elsewhere`.
         path = "/" + str(scope["path"]).lstrip("/\\")
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        response.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
+        secure = scope.get("scheme") == "https"
+        response.set_cookie(self._name, self._cookie, secure=secure, httponly=True, samesite="strict", path="/")
         return response
 
 

@@ -269,7 +269,7 @@ class _Attempt:
     async def _start(self, stages: RunningStages) -> HeadFile:
         plan, source = self.plan, self.plan.source
         if source.kind == "running":
-            return HeadFile(run_id="", url=f"http://{plan.config.head}", pid=0)
+            return HeadFile.at(str(plan.config.head))
         ray = plan.config.ray_head_node_address
         if plan.ray_command:
             self._starting("ray", "Ray", plan.folder.log("ray_head"))

@@ -130,7 +130,7 @@ def _refusal(status: int, body: bytes) -> str:
     if status == 401:
         return "it requires the run's token: export it as ROLLYARD_TOKEN"
     try:
-        return str(orjson.loads(body)["detail"]) if status == 403 else ""
+        return str(orjson.loads(body)["detail"]) if status in (400, 403) else ""
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return ""
 

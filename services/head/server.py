@@ -109,6 +109,8 @@ class Head(Server):
     async def _prometheus_targets(self, request: Request) -> list[Json]:
         """Return the servers' addresses for Prometheus's http_sd_configs; the head's is the Host header."""
         run = {"run": self.registry.run_id}
+        if self.context.keys.tls is not None:
+            run["__scheme__"] = "https"
         head_address = request.headers.get("host") or "{}:{}".format(*self.address)
         head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
         servers = [
@@ -156,9 +158,12 @@ class Head(Server):
         }
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
+            address: Json = {"host": instance.host, "port": instance.port}
+            if instance.url and instance.url.startswith("https://"):
+                address["url"] = instance.url  # NeMo Gym's own clients know only plain HTTP
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
-                    node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
+                    node[instance.name] = {**(node[instance.name] or {}), **address}
         tree = with_environment_servers(tree)
         return yaml.safe_dump(escape_references(tree), sort_keys=False, allow_unicode=True)
 

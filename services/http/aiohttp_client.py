@@ -1,10 +1,11 @@
-"""AiohttpClient: sends requests that the connection pool does not support: TLS, proxies, streams, other methods."""
+"""AiohttpClient: sends requests that the connection pool does not support: proxies, streams, other methods."""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from rollyard.services.http.connection_pool import (
 )
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.tls import UNTRUSTED, Trust, connect_error
 
 LINE_BYTES = 16 * 1024
 """Maximum length of a header line."""
@@ -31,11 +33,14 @@ CONNECT_ATTEMPTS = 8
 class AiohttpClient:
     """Wraps one aiohttp session, which is created on first use because it needs a running event loop."""
 
-    def __init__(self, keepalive_s: float, connect_timeout_s: float, limits: HttpLimits, lag: LoopLag) -> None:
+    def __init__(
+        self, keepalive_s: float, connect_timeout_s: float, limits: HttpLimits, lag: LoopLag, trust: Trust
+    ) -> None:
         self._keepalive_s = keepalive_s
         self._connect_timeout_s = connect_timeout_s
         self._limits = limits
         self._lag = lag
+        self._trust = trust
         self._session: aiohttp.ClientSession | None = None
 
     async def send(
@@ -74,9 +79,11 @@ class AiohttpClient:
             detail = f"no connection to {url}: its proxy responded with status {error.status}"
             return Failure(FailureKind.UNREACHABLE, detail)
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
+            os_error = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+            reason = connect_error(os_error) if isinstance(os_error, ssl.SSLError) else os_error and os_error.strerror
             through = "its proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
-            return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}")
+            code = UNTRUSTED if isinstance(os_error, ssl.SSLCertVerificationError) else ""
+            return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}", code=code)
         if isinstance(error, TimeoutError):
             return Failure(FailureKind.TIMEOUT, f"{url} did not respond within {timeout_s:g} s")
         if isinstance(error, aiohttp.InvalidURL):
@@ -89,7 +96,10 @@ class AiohttpClient:
             self._session = None
 
     def _request(self, method: str, url: URL, body: bytes, headers: Mapping[str, str], proxy: URL | None) -> Any:
-        return self._get_session().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
+        context = self._trust.context() if url.scheme == "https" else True
+        return self._get_session().request(
+            method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False, ssl=context
+        )
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """Iterate over the decoded body. Raises InvalidResponse if it is too large or cannot be decoded."""

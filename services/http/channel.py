@@ -32,6 +32,7 @@ from urllib.parse import unquote
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from rollyard.services.http.callers import Caller
 from rollyard.services.http.connection_pool import (
     RUN_LIMITS,
     CallbackBudget,
@@ -39,6 +40,7 @@ from rollyard.services.http.connection_pool import (
     Dialer,
     HttpLimits,
     InvalidResponse,
+    Peer,
     RequestTarget,
 )
 from rollyard.services.http.loop_lag import LoopLag
@@ -298,9 +300,9 @@ class Channels:
         self._needed = needed
         self._budget = CallbackBudget()
         self._opened: set[Channel] = set()
-        self._channels: dict[tuple[str, int], Channel] = {}
-        self._not_before: dict[tuple[str, int], float] = {}
-        self._opening: dict[tuple[str, int], asyncio.Task[Channel | ConnectFailed | None]] = {}
+        self._channels: dict[Peer, Channel] = {}
+        self._not_before: dict[Peer, float] = {}
+        self._opening: dict[Peer, asyncio.Task[Channel | ConnectFailed | None]] = {}
 
     async def get(
         self, target: RequestTarget, headers: SentHeaders, body: bytes, timeout_s: float
@@ -311,7 +313,7 @@ class Channels:
         """
         if len(body) > MAX_REQUEST_BYTES or len(headers.block) > MAX_HEAD_BYTES:
             return None, timeout_s
-        peer = target.host, target.port
+        peer = target.peer
         channel = self._channels.get(peer)
         if channel is not None and channel.is_usable:
             return None if target.request_target in channel.not_served else channel, timeout_s
@@ -330,7 +332,7 @@ class Channels:
             raise ConnectFailed(f"timed out after {timeout_s:g} s", timed_out=True) from None
         found = ConnectFailed("the client is closed") if opening.cancelled() else opening.result()
         if isinstance(found, ConnectFailed):  # each caller raises its own: a traceback holds what it passed through
-            raise ConnectFailed(str(found), timed_out=found.timed_out)
+            raise ConnectFailed(str(found), timed_out=found.timed_out, untrusted=found.untrusted)
         if found is not None and found.closed:
             raise ConnectFailed(CLOSED)
         return found, timeout_s - (self._lag.now() - started)
@@ -345,12 +347,12 @@ class Channels:
 
     async def _open(self, target: RequestTarget, headers: SentHeaders) -> Channel | ConnectFailed | None:
         """Open a channel; return None if the peer refuses it, and ConnectFailed if it does not respond."""
-        peer = target.host, target.port
+        peer = target.peer
         before = self._channels.get(peer)
         channel: Channel | None = None
         is_open = False
         try:
-            channel = await self._dialer.dial(target.host, target.port, self._new, OPEN_S)
+            channel = await self._dialer.dial(peer, self._new, OPEN_S)
             with self._lag.timeout(OPEN_S):
                 is_open = await channel.open(target, headers)
         except (ConnectFailed, TimeoutError) as error:
@@ -414,14 +416,20 @@ class _Served:
 
 class ServedChannel(FrameProtocol):
     def __init__(
-        self, app: ChannelApp, shared: Shared, connections: MutableSet[Any], tasks: MutableSet[asyncio.Task[None]]
+        self,
+        app: ChannelApp,
+        shared: Shared,
+        connections: MutableSet[Any],
+        tasks: MutableSet[asyncio.Task[None]],
+        caller: Caller | None = None,
     ) -> None:
-        """`connections`, `tasks`: what the server waits for when it stops."""
+        """`connections`, `tasks`: what the server waits for when it stops. `caller`: the client, if it has a limit."""
         super().__init__(MAX_REQUEST_BYTES + MAX_HEAD_BYTES + 4096)
         self._app = app
         self._shared = shared
         self._connections = connections
         self._all_tasks = tasks
+        self._caller = caller
         self._tasks: dict[int, _Served] = {}
         self._unwanted: set[int] = set()
         self._stopping = False
@@ -454,11 +462,13 @@ class ServedChannel(FrameProtocol):
     def _start(self, number: int, head: bytes, body: bytes) -> None:
         if self.closed or number in self._tasks:
             return
-        if self._shared.is_full:
+        if self._shared.is_full or (self._caller is not None and not self._caller.admits(len(body))):
             self.write(number, NOT_SERVED, FULL)  # over HTTP, the listener rejects it
             return
         path, query, headers = _request_head(head)
         self._shared.held_bytes += len(body)
+        if self._caller is not None:
+            self._caller.add(1, len(body))
         task = self._loop.create_task(self._serve(number, RawRequest(path, headers, body, query)))
         self._tasks[number] = _Served(task, path, len(body))
         self._all_tasks.add(task)
@@ -469,6 +479,8 @@ class ServedChannel(FrameProtocol):
             return
         del self._tasks[number]
         self._shared.held_bytes -= served.size
+        if self._caller is not None:
+            self._caller.add(-1, -served.size)
         self._unwanted.discard(number)
         self._all_tasks.discard(served.task)
         if self._stopping:

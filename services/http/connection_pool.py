@@ -1,7 +1,7 @@
 """ConnectionPool: sends HTTP/1.1 requests over keep-alive connections.
 
 It needs a fifth of the CPU time of a general-purpose client. `AiohttpClient` sends the requests that the pool does not
-support: TLS, proxies, streams, and methods other than GET and POST.
+support: proxies, streams, and methods other than GET and POST.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ipaddress
 import resource
 import select
 import socket
+import ssl
 import time
 import zlib
 from collections import defaultdict, deque
@@ -26,6 +27,7 @@ from yarl import URL
 
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
 from rollyard.services.http.request import HttpResponse, SentHeaders
+from rollyard.services.http.tls import Trust, connect_error
 
 MIB = 1024 * 1024
 
@@ -64,6 +66,8 @@ RESERVED_FILES = 100
 """Half of the files that a process opens besides connections."""
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
+Peer = tuple[str, int, bool]
+"""Host, port, and whether the connection uses TLS."""
 
 
 class ConnectionPool:
@@ -89,7 +93,7 @@ class ConnectionPool:
         self._limits = limits
         self._lag = lag
         self._budget = CallbackBudget()
-        self._idle: defaultdict[tuple[str, int], list[tuple[Connection, float]]] = defaultdict(list)
+        self._idle: defaultdict[Peer, list[tuple[Connection, float]]] = defaultdict(list)
         """Connections with the time until which each may be used again."""
         self._max_open = max_open or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - RESERVED_FILES
         self._open: set[Connection] = set()
@@ -119,7 +123,7 @@ class ConnectionPool:
             if len(self._open) >= self._max_open:
                 self._close_an_idle()
             started = self._lag.now()
-            connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
+            connection = await self._dialer.dial(target.peer, self._new, timeout_s)
             if self._sweeping is None:
                 self._sweep()
             timeout_s -= self._lag.now() - started
@@ -204,10 +208,11 @@ class RequestTarget:
     """Path and query, as they appear in the request line."""
     host_header: str
     """Value of the Host header."""
+    tls: bool = False
 
     @cached_property
-    def peer(self) -> tuple[str, int]:
-        return self.host, self.port
+    def peer(self) -> Peer:
+        return self.host, self.port, self.tls
 
     @cached_property
     def lines(self) -> bytes:
@@ -219,9 +224,10 @@ class RequestTarget:
 def target_of(url: str) -> RequestTarget | None:
     """Parse a URL. Returns None if the pool does not support it. Raises ValueError if it is invalid."""
     parsed = URL(url)
-    if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
+    tls = parsed.scheme == "https"
+    if not (tls or parsed.scheme == "http") or not parsed.raw_host or not parsed.port or parsed.raw_user:
         return None
-    return RequestTarget(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
+    return RequestTarget(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority, tls)
 
 
 class Connection(asyncio.Protocol):
@@ -519,30 +525,37 @@ def decoders(values: Iterable[str], limit: int) -> list[Decoder]:
 class Dialer:
     """Opens connections with a connect timeout of `timeout_s` seconds, which excludes event-loop lag."""
 
-    def __init__(self, timeout_s: float, lag: LoopLag) -> None:
+    def __init__(self, timeout_s: float, lag: LoopLag, trust: Trust | None = None) -> None:
         self._timeout_s = timeout_s
         self._lag = lag
+        self._trust = trust or Trust()
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
 
-    async def dial(self, host: str, port: int, make: Callable[[], P], timeout_s: float) -> P:
+    async def dial(self, peer: Peer, make: Callable[[], P], timeout_s: float) -> P:
         """Open a connection within `timeout_s` and the dialer's own timeout. Raises ConnectFailed."""
         limit_s = min(self._timeout_s, timeout_s)
         try:
             with self._lag.timeout(limit_s):
-                return await self._connect(host.strip("[]"), port, make)
+                return await self._connect(*peer, make)
         except TimeoutError:
             raise ConnectFailed(f"timed out after {limit_s:g} s", timed_out=True) from None
+        except ssl.SSLError as error:
+            untrusted = isinstance(error, ssl.SSLCertVerificationError)
+            raise ConnectFailed(connect_error(error), untrusted=untrusted) from error
         except (OSError, RuntimeError) as error:  # uvloop raises a bare RuntimeError for some refusals
             raise ConnectFailed(getattr(error, "strerror", None) or str(error)) from error
 
-    async def _connect(self, host: str, port: int, make: Callable[[], P]) -> P:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, host: str, port: int, tls: bool, make: Callable[[], P]) -> P:
+        loop, host = asyncio.get_running_loop(), host.strip("[]")
+        context = self._trust.context() if tls else None
         if _is_address(host):
-            return (await loop.create_connection(make, host, port))[1]
+            return (await loop.create_connection(make, host, port, ssl=context))[1]
         infos: Any = await self._addresses(host, port)
         sock = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=NEXT_ADDRESS_S)
         try:
-            return (await loop.create_connection(make, sock=sock))[1]
+            return (await loop.create_connection(make, sock=sock, ssl=context, server_hostname=host if tls else None))[
+                1
+            ]
         except BaseException:
             sock.close()
             raise
@@ -627,10 +640,12 @@ class InvalidResponse(ConnectionError):
 class ConnectFailed(OSError):
     """Raised when the peer cannot be reached. Nothing was sent."""
 
-    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+    def __init__(self, reason: str, *, timed_out: bool = False, untrusted: bool = False) -> None:
         super().__init__(reason)
         self.timed_out = timed_out
         """True if the peer did not respond. It may be running but too busy to accept connections."""
+        self.untrusted = untrusted
+        """True if its certificate is not accepted."""
 
     def __str__(self) -> str:
         return str(self.args[0])

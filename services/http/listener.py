@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
@@ -29,7 +29,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.run_types import AccessRules
 from rollyard.services.http.access import PEER, Peers
+from rollyard.services.http.callers import Caller, Callers
 from rollyard.services.http.channel import ACCEPTED, UPGRADE, ChannelApp, ServedChannel
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
@@ -43,6 +45,7 @@ from rollyard.services.http.request import (
     problem_response,
     to_problem,
 )
+from rollyard.services.http.tls import ServerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,10 @@ ACCEPTS_PER_ITERATION = 64
 """uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
 """Pause after a failed accept, which usually means that the process has run out of file descriptors."""
+HANDSHAKE_S = 20.0
+"""Time for the first bytes and the TLS handshake of a connection."""
+TLS_HANDSHAKE = b"\x16"
+"""First byte of a connection that uses TLS."""
 
 
 @dataclass(frozen=True)
@@ -98,33 +105,24 @@ class HotApp(ChannelApp, Protocol):
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
 
 
-class Listener:
-    """Accepts a server's connections and enforces the limits that they share."""
+class Acceptor:
+    """Accepts the connections of a server, over TLS if it has a certificate."""
 
-    def __init__(self, server: str, bounds: ListenerLimits, lag: LoopLag, app: HotApp | None = None) -> None:
-        self.server = server
-        self.app = app
-        self.bounds = bounds
-        self.lag = lag
-        self.budget = CallbackBudget()
-        self.connections: set[BoundedProtocol] = set()
-        self.held_bytes = 0
-        """Total size of the bodies of requests in flight."""
+    def __init__(self, server: str, certificate: ServerCertificate | None = None) -> None:
+        self._server = server
+        self._certificate = certificate
         self._sock: socket.socket | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._accepting: set[asyncio.Task[Any]] = set()
 
-    @property
-    def is_full(self) -> bool:
-        return self.held_bytes > self.bounds.bodies_bytes
-
-    def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
+    def start(self, sock: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._loop.add_reader(sock, self._accept)
-        self._check_deadlines()
+        if self._certificate is not None:
+            self._renew(self._certificate)
 
     def stop(self) -> None:
         for timer in self._timers.values():
@@ -132,6 +130,9 @@ class Listener:
         if self._sock is not None:
             self._loop.remove_reader(self._sock)
             self._sock = None
+        if self._certificate is not None:  # clients may take long to shake hands
+            for accepting in self._accepting:
+                accepting.cancel()
 
     def _accept(self) -> None:
         assert self._sock is not None
@@ -141,28 +142,120 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("%s cannot accept a connection: %s", self.server, error.strerror or error)
+                log.error("%s cannot accept a connection: %s", self._server, error.strerror or error)
                 self._loop.remove_reader(self._sock)
                 self._timers["accept"] = self._loop.call_later(
                     ACCEPT_RETRY_S, self._loop.add_reader, self._sock, self._accept
                 )
                 return
             sock.setblocking(False)
-            accepting = self._loop.create_task(self._loop.connect_accepted_socket(self._make, sock))
+            connecting: Coroutine[Any, Any, Any]
+            if self._certificate is None:
+                connecting = self._loop.connect_accepted_socket(self._make, sock)
+            else:
+                connecting = self._accept_tls(sock, self._certificate)
+            accepting = self._loop.create_task(connecting)
             self._accepting.add(accepting)
             accepting.add_done_callback(self._on_accepted)
+
+    async def _accept_tls(self, sock: socket.socket, certificate: ServerCertificate) -> None:
+        """Shake hands with a client, or explain to one that speaks plain HTTP that this server does not."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                first = await self._first_byte(sock)
+                if first == TLS_HANDSHAKE:
+                    await self._loop.connect_accepted_socket(self._make, sock, ssl=certificate.context)
+                elif first:
+                    await self._loop.connect_accepted_socket(partial(_PlainRefusal, self._server), sock)
+                else:
+                    sock.close()
+        except (ConnectionError, TimeoutError):  # it left, or takes too long
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _first_byte(self, sock: socket.socket) -> bytes:
+        """Return the first byte of a connection without reading it; none if the client has closed it."""
+        readable = self._loop.create_future()
+        self._loop.add_reader(sock, lambda: None if readable.done() else readable.set_result(None))
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(sock)
+        return sock.recv(1, socket.MSG_PEEK)
+
+    def _renew(self, certificate: ServerCertificate) -> None:
+        certificate.renew()
+        self._timers["renew"] = self._loop.call_later(CHECK_EVERY_S, self._renew, certificate)
 
     def _on_accepted(self, accepting: asyncio.Task[Any]) -> None:
         self._accepting.discard(accepting)
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
-            log.warning("%s lost a connection while accepting it: %s", self.server, error)
+            reason = str(error) or type(error).__name__
+            log.warning("%s lost a connection while accepting it: %s", self._server, reason)
+
+
+class _PlainRefusal(asyncio.Protocol):
+    """Responds to plain HTTP on the port of a server that uses TLS."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
+        failure = Failure(FailureKind.BAD_REQUEST, "this server uses TLS: call it with https:// instead of http://")
+        plain.write(_refusal_bytes(problem_response(to_problem(failure, self._server, "")), []))
+        plain.write_eof()
+        # Not at once: unread data of the client would discard the response.
+        asyncio.get_running_loop().call_later(LINGER_S, plain.abort)
+
+
+class Listener:
+    """Accepts a server's connections and enforces the limits that they share."""
+
+    def __init__(
+        self,
+        server: str,
+        bounds: ListenerLimits,
+        lag: LoopLag,
+        app: HotApp | None = None,
+        certificate: ServerCertificate | None = None,
+        callers: Callers | None = None,
+    ) -> None:
+        self.server = server
+        self.app = app
+        self.bounds = bounds
+        self.lag = lag
+        self.budget = CallbackBudget()
+        self.callers = callers or Callers(AccessRules())
+        self.connections: set[BoundedProtocol] = set()
+        self.held_bytes = 0
+        """Total size of the bodies of requests in flight."""
+        self._acceptor = Acceptor(server, certificate)
+        self._checking: asyncio.TimerHandle | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.held_bytes > self.bounds.bodies_bytes
+
+    def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
+        """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
+        self._loop = asyncio.get_running_loop()
+        self._acceptor.start(sock, make)
+        self._check_deadlines()
+
+    def stop(self) -> None:
+        self._acceptor.stop()
+        if self._checking is not None:
+            self._checking.cancel()
 
     def _check_deadlines(self) -> None:
         """Close connections that take too long. Time during which the event loop was blocked does not count."""
         now = self.lag.now()
         for connection in list(self.connections):
             connection.check_deadlines(now)
-        self._timers["deadlines"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
+        self._checking = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -226,14 +319,24 @@ class BoundedProtocol(HttpToolsProtocol):
         """True if the parser treats the current request as a protocol switch and has not parsed its body."""
         self._exchange: Exchange | None = None
         """The current request, if it is to a hot route."""
+        self._caller: Caller | None = None
+        self._admitted = 0
+        """Requests of the caller that this connection counts. A hot route counts its own once it has arrived."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._listener.connections.add(self)
+        if PEER in self.app_state:
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) else "with an unknown address"
+            self._caller = self._listener.callers.get(self.app_state[PEER], address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
         self._release_body()
+        if self._caller is not None:
+            self._caller.requests -= self._admitted
+            self._admitted = 0
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -278,7 +381,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["method"], self.scope["path"] = "GET", "/health"
         if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]
             return False
-        channel = ServedChannel(listener.app, listener, self.connections, self.tasks)
+        channel = ServedChannel(listener.app, listener, self.connections, self.tasks, self._caller)
         self.connections.discard(self)
         listener.connections.discard(self)
         self.transport.write(ACCEPTED)
@@ -334,6 +437,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._reject(self._body_too_large())
             elif name == b"x-rollyard-request":
                 request_id = value
+        if self._caller is not None:
+            if failure := self._caller.request_refusal():
+                self._reject(failure)
+            self._caller.requests += 1
+            self._admitted += 1
         self._head_since = None
         self._body_since = self._listener.lag.now()
         self._release_body()
@@ -359,6 +467,10 @@ class BoundedProtocol(HttpToolsProtocol):
         listener.held_bytes += len(body)
         if self._body_bytes > listener.bounds.limits.body_bytes:
             self._reject(self._body_too_large())
+        if self._caller is not None:
+            self._caller.held_bytes += len(body)
+            if failure := self._caller.body_refusal():
+                self._reject(failure)
         if listener.is_full:
             detail = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; retry later"
             self._reject(Failure(FailureKind.OVERLOADED, detail))
@@ -378,6 +490,10 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Called by uvicorn, for requests that are not to a hot route."""
+        if self._caller is not None and self._admitted:
+            self._caller.requests -= 1
+            self._admitted -= 1
         self._release_body()
         super().on_response_complete()
 
@@ -411,6 +527,13 @@ class BoundedProtocol(HttpToolsProtocol):
         exchange.task = self.loop.create_task(self._serve_hot(exchange))
         self.tasks.add(exchange.task)
         exchange.task.add_done_callback(self.tasks.discard)
+        if self._caller is not None:
+            # The request counts until its handler ends, also if the client no longer waits.
+            if self._admitted:
+                self._admitted -= 1
+            else:  # the connection was lost in the meantime
+                self._caller.requests += 1
+            exchange.task.add_done_callback(self._caller.end_request)
 
     async def _serve_hot(self, exchange: Exchange) -> None:
         assert self._listener.app is not None
@@ -451,7 +574,8 @@ class BoundedProtocol(HttpToolsProtocol):
         exchange.response_complete = True
         if not exchange.keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        self._release_body()
+        super().on_response_complete()
 
     async def _writable(self, exchange: Exchange) -> None:
         if self.flow.write_paused and not exchange.disconnected:
@@ -463,6 +587,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _release_body(self) -> None:
         self._listener.held_bytes -= self._body_bytes
+        if self._caller is not None:
+            self._caller.held_bytes -= self._body_bytes
         self._body_bytes = 0
 
     def _headers_too_large(self) -> Failure:
@@ -488,15 +614,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # for a handler that still reads the body
             self.cycle.message_event.set()
         response = problem_response(to_problem(failure, self._listener.server, ""))
-        headers = [(b"content-type", response.content_type), (b"connection", b"close")]
-        headers += [] if self._listener.app is None else [self._listener.app.run_header]
+        headers = [] if self._listener.app is None else [self._listener.app.run_header]
         headers += [pair for pair in self.headers or () if pair[0] == REQUEST_HEADER.encode()]
-        length = b"content-length: %d\r\n\r\n" % len(response.body)
-        head = STATUS_LINE[response.status] + header_lines(headers) + length
-        self.transport.write(head + response.body)
+        self.transport.write(_refusal_bytes(response, headers))
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _refusal_bytes(response: RawResponse, headers: Headers) -> bytes:
+    """Return the response, after which the connection ends, as it is sent."""
+    all_headers = [(b"content-type", response.content_type), (b"connection", b"close"), *headers, *response.headers]
+    length = b"content-length: %d\r\n\r\n" % len(response.body)
+    return STATUS_LINE[response.status] + header_lines(all_headers) + length + response.body
 
 
 class SignalFreeServer(uvicorn.Server):
@@ -508,8 +638,11 @@ class SignalFreeServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve the app on the socket while the block runs; yield the task that serves, which ends early only if it fails.
+async def listening(
+    app: ASGIApp, sock: socket.socket, certificate: ServerCertificate | None = None, **settings: Any
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve the app on the socket while the block runs, and close it; yield the task that serves, which ends early only
+    if it fails.
 
     Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
     Raises RunError if the app cannot start.
@@ -518,7 +651,7 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
     peers.open()
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers)),
+        http="httptools",
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -526,15 +659,20 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
         **settings,
     )
     listener = SignalFreeServer(config)
-    serving = asyncio.create_task(listener.serve(sockets=[sock]))
+    acceptor = Acceptor("the server", certificate)
+    serving = asyncio.create_task(listener.serve(sockets=[]))  # no sockets: `acceptor` accepts
     try:
         while not listener.started:
             if serving.done():
                 serving.result()
                 raise RunError("the server stopped while it was starting; the log above says why")
             await asyncio.sleep(0.02)
+        state = {"server_state": listener.server_state, "app_state": listener.lifespan.state}
+        acceptor.start(sock, partial(PeerProtocol, config=config, peers=peers, **state))
         yield serving
     finally:
+        acceptor.stop()
+        sock.close()
         listener.should_exit = True
         await serving
         peers.close()

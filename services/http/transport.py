@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -31,6 +31,7 @@ from rollyard.services.http.connection_pool import (
 )
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import ASGIApp, HttpResponse, InvalidHeader, Message, Scope, SentHeaders
+from rollyard.services.http.tls import UNTRUSTED, Trust
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ KEEPALIVE_S = 15.0
 OTHER_KEEPALIVE_S = 4.0
 """The same for servers of other frameworks: uvicorn closes an idle connection after 5 s unless told otherwise."""
 _POOLED_METHODS = ("GET", "POST")
-"""Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
+"""Requests with these methods use the connection pool unless they need a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
 """Exceptions raised, besides aiohttp's own, when no complete response was received."""
 
@@ -150,11 +151,17 @@ class HttpTransport:
     """Sends requests over pooled connections where possible, and otherwise with aiohttp."""
 
     def __init__(
-        self, limits: HttpLimits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None
+        self,
+        limits: HttpLimits = RUN_LIMITS,
+        proxies: Proxies = NO_PROXIES,
+        lag: LoopLag | None = None,
+        ca_files: Iterable[str] = (),
     ) -> None:
+        """`ca_files`: files of authorities whose certificates are accepted in addition to the system's."""
         self._lag = lag or LoopLag()
         self._proxies = proxies
-        dialer = Dialer(CONNECT_TIMEOUT_S, self._lag)
+        self.trust = Trust(ca_files)
+        dialer = Dialer(CONNECT_TIMEOUT_S, self._lag, self.trust)
         self._pool = ConnectionPool(KEEPALIVE_S, OTHER_KEEPALIVE_S, dialer, limits, self._lag)
         self._channels = Channels(dialer, limits, self._lag, (RUN_HEADER, "authorization"))
         self._limits = limits
@@ -232,7 +239,9 @@ class HttpTransport:
         if self._aiohttp_client is None:
             from rollyard.services.http.aiohttp_client import AiohttpClient
 
-            self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
+            self._aiohttp_client = AiohttpClient(
+                OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag, self.trust
+            )
         return self._aiohttp_client
 
     def _failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
@@ -242,14 +251,16 @@ class HttpTransport:
         return _to_failure(error, url, timeout_s) if isinstance(error, _REQUEST_ERRORS) else None
 
 
-def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
+def endpoint_transport(
+    environ: Mapping[str, str], lag: LoopLag | None = None, ca_files: Iterable[str] = ()
+) -> HttpTransport:
     """Create a transport for engines and hosted APIs, with proxies from environment variables and tighter limits."""
-    return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag)
+    return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag, ca_files)
 
 
 def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:
     if isinstance(error, ConnectFailed):
-        code = CONNECT_TIMED_OUT if error.timed_out else ""
+        code = CONNECT_TIMED_OUT if error.timed_out else UNTRUSTED if error.untrusted else ""
         return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}", code=code)
     if isinstance(error, TimeoutError):
         return Failure(FailureKind.TIMEOUT, f"{url} did not respond within {timeout_s:g} s")

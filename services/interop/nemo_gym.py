@@ -37,7 +37,7 @@ NOTE = (
     "note: the head at {url} is NeMo Gym's, which does not report the code of its servers: a resumed collection is "
     "refused if their settings have changed, but not if their code has"
 )
-_NOT_IDENTITY = frozenset({"host", "port", "num_workers", "datasets", "entrypoint"})
+_NOT_IDENTITY = frozenset({"host", "port", "url", "num_workers", "datasets", "entrypoint"})
 """Settings that do not affect rollouts. Ports change with every start."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -129,6 +129,8 @@ class NemoGymHead:
         return {str(key): value for key, value in plain.items()}
 
     def _url_of(self, raw: Json) -> str:
+        if isinstance(url := raw.get("url"), str):
+            return url
         host = str(raw["host"])
         if host in _ANY_ADDRESS:
             host = urlsplit(self._url).hostname or "127.0.0.1"

@@ -23,11 +23,14 @@ from rollyard.records.optional import load
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.listener import listening
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 
 
 @contextlib.asynccontextmanager
-async def listening_to_clients(app: FastAPI, sock: socket.socket, host: str, token: str | None) -> AsyncIterator[None]:
+async def listening_to_clients(
+    app: FastAPI, sock: socket.socket, host: str, token: str | None, certificate: ServerCertificate | None = None
+) -> AsyncIterator[None]:
     """Serve the app on the socket while the block runs. Raises RunError if the app cannot start."""
     load("websockets", "openenv", "serving an environment to other programs")
     hosts = KnownHosts([host], any_address=not is_loopback(host))
@@ -35,6 +38,7 @@ async def listening_to_clients(app: FastAPI, sock: socket.socket, host: str, tok
     async with listening(
         AccessMiddleware(app, access, token),
         sock,
+        certificate,
         ws="websockets-sansio",
         ws_max_size=MAX_BODY,
         lifespan="on",

@@ -16,6 +16,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import Peers
+from rollyard.services.http.callers import Callers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import (
     BoundedProtocol,
@@ -26,6 +27,7 @@ from rollyard.services.http.listener import (
     bind,
 )
 from rollyard.services.http.loop_lag import CpuShare, LoopLag
+from rollyard.services.http.tls import ServerCertificate, reachable_host
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
@@ -73,12 +75,17 @@ class HostedServer:
     ) -> None:
         self.server = server
         host, port = sock.getsockname()[:2]
-        shown = advertise or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        shown, tls = advertise or reachable_host(host), server.context.keys.tls
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"
         self._socket = sock
         self._lag = lag or LoopLag()
         self._peers = peers or Peers()
-        self._connections = Listener(server.name, bounds or ListenerLimits(), self._lag, server)
+        self._connections = Listener(
+            *(server.name, bounds or ListenerLimits(), self._lag, server),
+            certificate=None if tls is None else ServerCertificate(tls, shown),
+            callers=Callers(server.context.keys.access),
+        )
         self._listener = SignalFreeServer(
             uvicorn.Config(
                 server,

@@ -10,12 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
-from rollyard.records.run_types import MIN_TOKEN, PLAY_PREFIX, Directory, Keys, Launch, derived
+from rollyard.records.run_types import (
+    MIN_TOKEN,
+    PLAY_PREFIX,
+    AccessRules,
+    Directory,
+    Keys,
+    Launch,
+    TlsFiles,
+    derived,
+)
 from rollyard.records.types import Json
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import is_loopback
+from rollyard.services.http.tls import UNTRUSTED
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.serve import serve
 
@@ -86,7 +96,7 @@ async def join_run(
 
 
 async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None], timeout_s: float) -> Directory:
-    transport = HttpTransport()
+    transport = HttpTransport(ca_files=keys.ca_files)
     registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
         while True:
@@ -98,6 +108,8 @@ async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None
                         f"the head at {head_url} belongs to a different run: every part of a run needs the same token "
                         "(ROLLYARD_TOKEN)"
                     ) from failure
+                if failure.problem.code == UNTRUSTED:
+                    raise OperatorError(failure.problem.detail) from failure
                 if failure.kind not in _RETRYABLE or time.monotonic() > started + timeout_s:
                     detail = failure.problem.detail
                     raise RunError(f"no head responded at {head_url} within {timeout_s:g} s: {detail}") from failure
@@ -131,7 +143,7 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
             )
 
 
-def shared_keys(token: str | None) -> Keys:
+def shared_keys(token: str | None, access: AccessRules | None = None, tls: TlsFiles | None = None) -> Keys:
     """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it is too short."""
     if not token or len(token) < MIN_TOKEN:
         found = "none is set" if not token else f"this one has {len(token)}"
@@ -141,7 +153,8 @@ def shared_keys(token: str | None) -> Keys:
         )
     if token.startswith(PLAY_PREFIX):
         raise OperatorError("ROLLYARD_TOKEN is a play token, which joins no servers to a run: set the run token")
-    return Keys(run_id=derived(token, "run id")[:8], secret=derived(token, "session secret"), token=token)
+    run_id, secret = derived(token, "run id")[:8], derived(token, "session secret")
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules(), tls=tls)
 
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:

@@ -19,6 +19,7 @@ from rollyard.records.run_types import Directory, Keys
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.tls import ServerCertificate, reachable_host
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime import foreign_launcher as uv_environment
 from rollyard.services.runtime.foreign_servers import check_access
@@ -33,14 +34,18 @@ class Preflight:
         self._specs = specs
         self._keys = keys
         self._environ = environ
-        self._transport = HttpTransport()
-        self._endpoints = endpoint_transport(environ)
+        self._transport = HttpTransport(ca_files=keys.ca_files)
+        self._endpoints = endpoint_transport(environ, ca_files=keys.ca_files)
         self._servers: list[Server] = []
 
     async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
         """Raise the first problem that would prevent a start on this host. `head`: its address, if it starts here."""
         if colocate:
             refuse_isolated(self._specs)
+        if self._keys.tls is not None and head is not None:
+            bound = {head[0], *(spec.settings.host for spec in self._specs if spec.external_url is None)}
+            for host in sorted(map(reachable_host, bound)):
+                ServerCertificate(self._keys.tls, host)
         for spec in self._specs:
             try:
                 if spec.is_foreign:

@@ -26,6 +26,7 @@ from rollyard.records.run_types import HeadFile, HeadServer
 from rollyard.records.types import Json
 from rollyard.services.head.registry_client import origin_of
 from rollyard.services.http.access import kernel_sockets, listener_owner, own_uid
+from rollyard.services.http.tls import UNTRUSTED
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import identify_head
 
@@ -216,12 +217,14 @@ async def find_run(
     Raises RunError, which lists the URLs that were tried.
     """
     if head is not None:
-        url = (head if "://" in head else f"http://{head}").rstrip("/")
-        named = HeadFile(run_id="", url=url, pid=0, token=token)
+        named = HeadFile.at(head, token)
+        _accept_authorities(transport, [one for one in running_heads(here) if one.url == named.url])
         try:
             return await identify_head(transport, named, nemo_gym=nemo_gym)
         except Failure as failure:
-            raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
+            if failure.problem.code == UNTRUSTED:
+                raise OperatorError(failure.problem.detail) from failure
+            raise _not_found([f"{named.url}: {failure.problem.detail}"]) from failure
     killed = [head for head in killed_heads(here) if not head.private][:1]
     why_none = "".join(
         f"run {head.run_id}, which was started from this folder, was killed: its process {head.pid} no longer runs"
@@ -232,6 +235,7 @@ async def find_run(
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     above = _heads_above(here)
     for candidate in [*sorted([*running_heads(here), *above], key=lambda run: run.private), *elsewhere]:
+        _accept_authorities(transport, [candidate])
         # Checked before anything is sent, because the token must only be sent to this user's run.
         if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)
@@ -255,6 +259,12 @@ async def find_run(
     raise _not_found(tried)
 
 
+def _accept_authorities(transport: HttpTransport, heads: Sequence[HeadFile]) -> None:
+    for head in heads:
+        if head.ca_file is not None:
+            transport.trust.add(head.ca_file)
+
+
 def _heads_above(here: Path) -> list[HeadFile]:
     """Return the heads of runs that were started in a folder above `here`, the nearest folder first."""
     return [head for folder in here.absolute().parents for head in running_heads(folder)]
@@ -269,7 +279,7 @@ def _not_found(tried: Sequence[str]) -> RunError:
 def _why_foreign(url: str, listener: ListenerOwner) -> str:
     """Return why `url` is not a server of this user; empty if it is one, or if it is on a different host."""
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or 80
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
         addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
@@ -283,7 +293,7 @@ def _why_foreign(url: str, listener: ListenerOwner) -> str:
     others = ", ".join(_name(uid) for uid in owners if uid not in (None, own_uid()))
     if not others:
         return f"{url}: no server of this user listens there"
-    return f"{url} belongs to user {others}; to use it anyway, pass --head {host}:{port}"
+    return f"{url} belongs to user {others}; to use it anyway, pass --head {url.removeprefix('http://')}"
 
 
 def _is_here(address: str) -> bool:

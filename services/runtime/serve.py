@@ -78,7 +78,8 @@ async def serve(
     code = server_code(Path(launch.folder))
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
-    transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
+    ca_files = launch.keys.ca_files
+    transport, endpoints = HttpTransport(lag=lag, ca_files=ca_files), endpoint_transport(environ, lag, ca_files)
     head = RegistryClient(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None

@@ -16,7 +16,7 @@ from typing import Any
 
 from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys
+from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys, TlsFiles
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -42,9 +42,9 @@ from rollyard.services.server.settings import ServerSettings
 PrintLine = Callable[[str], None]
 
 
-def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
+def new_keys(token: str | None = None, access: AccessRules | None = None, tls: TlsFiles | None = None) -> Keys:
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
-    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules(), tls=tls)
 
 
 def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
@@ -110,10 +110,11 @@ class Stack:
         sock = bind_head(head_host, head_port)
         port: int = sock.getsockname()[1]
         if head_port not in (0, port):
-            where = f"the head listens on http://{head_host}:{port} instead"
+            scheme = "http" if keys.tls is None else "https"
+            where = f"the head listens on {scheme}://{head_host}:{port} instead"
             print_line(f"port {head_port} is taken{owner_of_port(head_port)}; {where}")
-        self._transport = LocalTransport(HttpTransport(lag=lag), lag)
-        self._endpoints = LocalTransport(endpoint_transport(self._environ, lag), lag)
+        self._transport = LocalTransport(HttpTransport(lag=lag, ca_files=keys.ca_files), lag)
+        self._endpoints = LocalTransport(endpoint_transport(self._environ, lag, keys.ca_files), lag)
         self._book = AddressBook(self._directory)
         # Only where the servers share this process: a fork takes no threads along.
         self._telemetry = None if launcher is not None else open_telemetry(self._environ, "rollyard")
@@ -146,6 +147,7 @@ class Stack:
                 host=socket.gethostname(),
                 folder=str(self.folder.base),
                 token=self.keys.token,
+                ca_file=next(iter(self.keys.ca_files), None),
                 private=self._private,
             )
         )

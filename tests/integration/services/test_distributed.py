@@ -17,7 +17,8 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import unused_url
+from tests.support.certificates import issue, tls_keys
+from tests.support.fixtures import listening, make_server, unused_url
 from tests.support.stacks import AGENT, collect, load_config
 from tests.support.waiting import deadline_s, until
 
@@ -145,6 +146,13 @@ async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
                 print_line=lambda line: None,
                 timeout_s=deadline_s(),
             )
+
+
+async def test_a_head_whose_certificate_is_not_accepted_is_not_waited_for(tmp_path: Path) -> None:
+    keys = tls_keys(issue(tmp_path))
+    async with listening(make_server("head", keys=keys)) as head:
+        with pytest.raises(OperatorError, match="certificate is not accepted"):
+            await join(load_config(), head.url, ["agents"], asyncio.Event(), [])
 
 
 async def test_a_head_that_does_not_start_in_time_is_named() -> None:

@@ -179,8 +179,9 @@ async def test_a_request_has_its_host_length_query_and_headers() -> None:
     assert b"ontent-" not in get
 
 
-def test_the_pool_accepts_only_plain_addresses() -> None:
-    assert target_of("https://host/x") is None
+def test_the_pool_accepts_addresses_without_credentials() -> None:
+    secure = target_of("https://host/x")
+    assert secure is not None and secure.peer == ("host", 443, True)
     assert target_of("http://user:word@host/x") is None
     ipv6 = target_of("http://[::1]:80/x")
     assert ipv6 is not None
