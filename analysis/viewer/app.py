@@ -187,7 +187,9 @@ async def _failed(request: Request, error: Exception) -> Response:
     match error:
         case StarletteHTTPException():
             title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
-            return problem(error.status_code, title, str(error.detail), path)
+            answer = problem(error.status_code, title, str(error.detail), path)
+            answer.headers.update(error.headers or {})  # Allow, of a method that is not allowed
+            return answer
         case RequestValidationError():
             errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
             return problem(422, "invalid request", errors, path)

@@ -5,25 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import yaml
+from fastapi import FastAPI
 
 from rollyard.agents.base import Agent
-from rollyard.agents.program_agent.endpoint import ProgramEndpoint
+from rollyard.agents.game_agent.app import GameAgent
+from rollyard.agents.program_agent.app import ProgramAgent
+from rollyard.agents.program_agent.endpoint import ProgramEndpoint, Visitor
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.agents.tools import ToolAnswer
+from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.analysis.viewer.app import Viewer, ViewerSettings
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.series import files_as_series
+from rollyard.cli.viewer import FoundRun, Replays
 from rollyard.records.data_files import INSTALLED
+from rollyard.records.errors import RunError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.config.plugins import load_server
+from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.head.server import Head
+from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.listener import bind
-from rollyard.services.http.request import ASGIApp, RawRequest, RawResponse
+from rollyard.services.http.request import ASGIApp, HttpResponse, RawRequest, RawResponse, raise_for_status
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, tools_of
 from rollyard.services.interop.openenv import openenv_app
+from rollyard.services.interop.ors import ors_app
 from rollyard.services.interop.served_app import listening_to_clients
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, parse_settings
@@ -37,6 +59,9 @@ from rollyard.testing import (
     environment_server,
     in_process_servers,
 )
+from tests.support.fixtures import http_transport
+from tests.support.rollout_files import random_rows, write
+from tests.support.stacks import load_config
 from tests.support.waiting import deadline_s
 
 EPISODE = "0123456789abcdef0123456789abcdef"
@@ -218,7 +243,89 @@ async def _program_endpoint(folder: Path) -> AsyncIterator[Opened]:
         endpoint = ProgramEndpoint(Context("programs", KEYS, stack.client))
         tools = await tools_of(stack.client, "environment")
 
-        Headers = Sequence[tuple[bytes, bytes]]
+        async def ask(path: str, body: bytes) -> HttpResponse:
+            answer = await stack.client.send("http://model:1", path, body, 30.0)
+            return raise_for_status(answer, "model")
+
+        async def use(name: str, arguments: Json) -> ToolAnswer:
+            return ToolAnswer("it moves", False)
+
+        endpoint.admit(EPISODE, Visitor(PROGRAM_KEY, ask, tools, use))
+        endpoint.ready = True
+        yield Opened(endpoint, {"authorization": f"Bearer {PROGRAM_KEY}"})
+
+
+@contextlib.asynccontextmanager
+async def _head(folder: Path) -> AsyncIterator[Opened]:
+    config = load_config()
+    async with in_process_servers({"other": _model}) as stack:
+        registry = ServerRegistry(KEYS.run_id, config.servers, config.identity())
+        registry.expect("policy_model#1")
+        head = Head(ServerSettings(), Context("head", KEYS, stack.client), registry, config, folder)
+        head.ready = True
+        yield Opened(head, {SECRET_HEADER: KEYS.secret})
+
+
+@contextlib.asynccontextmanager
+async def _serve(make: Callable[[ServedEnvironment], FastAPI], folder: Path) -> AsyncIterator[Opened]:
+    async with in_process_servers({"environment": environment_server(Door, {})}) as stack:
+        app = make(await _served(stack))
+        async with app.router.lifespan_context(app):
+            environment = stack.servers["environment"]
+
+            def left() -> int:
+                return environment.sessions - len(app.state.sessions)
+
+            yield Opened(app, {"x-session-id": "s1"}, left, {"row": ROW}, ("/create",))
+
+
+@contextlib.asynccontextmanager
+async def _viewer(folder: Path) -> AsyncIterator[Opened]:
+    files = [(name, write(folder / f"{name}.jsonl", random_rows(5, 3))) for name in ("first", "second")]
+    index = FileIndex(files)
+
+    async def no_run() -> Any:
+        raise RunError("there is no run here")
+
+    async with http_transport() as transport:
+        run = FoundRun(transport, no_run)
+        series = files_as_series(files, [0, 1])
+        viewer = Viewer(index, series, Replays([INSTALLED]), None, run, ViewerSettings("me"))
+        async with viewer:
+            index.read_through()
+            yield Opened(viewer.app)
+
+
+Make = Callable[[Path], AbstractAsyncContextManager[Opened]]
+EVERY_SERVER: dict[str, Make] = {
+    "head": _head,
+    **{name: partial(_environment, name) for name in environments()},
+    "turn-based environment": _turn_based,
+    "builtin_model": partial(_model_server, BuiltinModel, None, {}),
+    "openai_model": partial(_model_server, OpenaiModel, _model, ENGINE),
+    "vllm_model": partial(_model_server, VllmModel, _model, ENGINE),
+    "openai_model, broken engine": partial(_model_server, OpenaiModel, BrokenEngine, {**ENGINE, **QUICK}),
+    "vllm_model, broken engine": partial(_model_server, VllmModel, BrokenEngine, {**ENGINE, **QUICK}),
+    "simple_agent": partial(_agent, SimpleAgent, Door, {}),
+    "game_agent": partial(_agent, GameAgent, Door, {"max_steps": 3}),
+    "turn_agent": partial(_agent, TurnAgent, Corridor, {}),
+    "program_agent": partial(
+        _agent,
+        ProgramAgent,
+        Door,
+        {"program": [sys.executable, "-S", "-c", PROGRAM], "env": {"URL": "{base_url}", "KEY": "{api_key}"}},
+    ),
+    "program endpoint": _program_endpoint,
+    "ng_serve openenv": partial(_serve, lambda served: openenv_app(served, max_sessions=100, idle_s=60.0)),
+    "ng_serve ors": partial(_serve, lambda served: ors_app(served, version="1", max_sessions=100, idle_s=60.0)),
+    "viewer": _viewer,
+}
+"""Each needs an empty folder."""
+NEEDS = {"inspect_task": "inspect_ai", "verifiers_environment": "verifiers"}
+"""Environments whose packages the development environment lacks, and the package by which to tell."""
+
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 async def ask(
@@ -263,7 +370,9 @@ async def ask(
     finally:
         answered.set()
     request = httpx.Request(method, httpx.URL("http://127.0.0.1", raw_path=b"/"))
-    return httpx.Response(start["status"], headers=start["headers"], content=b"".join(pieces), request=request)
+    answer = httpx.Response(start["status"], headers=start["headers"], content=b"".join(pieces), request=request)
+    answer.elapsed = timedelta(0)
+    return answer
 
 
 def faults_of(response: httpx.Response) -> str:
@@ -296,3 +405,14 @@ async def headers_with_session(opened: Opened) -> Headers:
         if cookie := answer.headers.get("set-cookie"):
             return [*headers, (b"cookie", cookie.partition(";")[0].encode())]
     return headers
+
+
+async def close_sessions(opened: Opened, headers: Headers, *answers: httpx.Response) -> None:
+    """Close the caller's session, and those that these answers have opened."""
+    cookies = [value for name, value in headers if name == b"cookie"]
+    cookies += [
+        answer.headers["set-cookie"].partition(";")[0].encode() for answer in answers if "set-cookie" in answer.headers
+    ]
+    own = [pair for pair in headers if pair[0] != b"cookie"]
+    for cookie in cookies if opened.opens else ():
+        await ask(opened.app, "POST", "/close", [*own, (b"cookie", cookie)], b"{}")
