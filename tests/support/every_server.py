@@ -40,13 +40,14 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.config.plugins import load_server
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
-from rollyard.services.http.client import SECRET_HEADER
+from rollyard.services.http.client import EPISODE_HEADER, SECRET_HEADER
 from rollyard.services.http.listener import bind
 from rollyard.services.http.request import ASGIApp, HttpResponse, RawRequest, RawResponse, raise_for_status
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, tools_of
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
 from rollyard.services.interop.served_app import listening_to_clients
+from rollyard.services.responses.recorded_episode import OPEN, RECORDED, RecordingRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, parse_settings
 from rollyard.testing import (
@@ -113,7 +114,7 @@ ROW: Json = {"question": "Open the door.", "responses_create_params": {"input": 
 
 def _turns(request: Json) -> str | Json:
     """Call a tool once if there is one, then answer."""
-    was_called = any(isinstance(item, dict) and item.get("type") == "function_call_output" for item in request["input"])
+    was_called = b"function_call_output" in orjson.dumps(request.get("input"))
     return "It is open." if was_called or not request.get("tools") else calls("push", times=1)
 
 
@@ -232,8 +233,9 @@ PROGRAM = """
 import http.client, os, urllib.parse
 url = urllib.parse.urlsplit(os.environ["URL"])
 ask = http.client.HTTPConnection(url.netloc)
-ask.request("POST", url.path + "/responses", '{"input": "hello"}', {"authorization": "Bearer " + os.environ["KEY"]})
-ask.getresponse().read()
+headers = {"authorization": "Bearer " + os.environ["KEY"], "content-type": "application/json"}
+ask.request("POST", url.path + "/responses", '{"input": "hello"}', headers)
+print(ask.getresponse().read())
 """
 
 
@@ -243,8 +245,12 @@ async def _program_endpoint(folder: Path) -> AsyncIterator[Opened]:
         endpoint = ProgramEndpoint(Context("programs", KEYS, stack.client))
         tools = await tools_of(stack.client, "environment")
 
+        episode = {EPISODE_HEADER: EPISODE}
+        opening = RecordingRequest(keep_s=600.0).model_dump_json().encode()
+        raise_for_status(await stack.client.send("http://model:1", OPEN, opening, 30.0, episode), "model")
+
         async def ask(path: str, body: bytes) -> HttpResponse:
-            answer = await stack.client.send("http://model:1", path, body, 30.0)
+            answer = await stack.client.send("http://model:1", f"{RECORDED}{path}", body, 30.0, episode)
             return raise_for_status(answer, "model")
 
         async def use(name: str, arguments: Json) -> ToolAnswer:
