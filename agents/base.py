@@ -50,7 +50,7 @@ from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.rewards import MASK_KEYS, check_reward, with_verdict
-from rollyard.records.rollout_types import DatasetRow, EpisodeTimings, Response
+from rollyard.records.rollout_types import DatasetRow, EpisodeTimings
 from rollyard.records.types import FinishReason, Json, ServerRef, items, json_kind, mapping, text_of
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from rollyard.services.http.request import RawRequest, RawResponse
@@ -114,7 +114,7 @@ class Rollout(TypedDict, total=False):
     """The row, the episode and the verdict; for a task of NeMo Gym 0.7 its result, or its failure."""
 
     reward: float
-    response: Response
+    response: api_shapes.ResponseObject
     finish_reason: str
     truncated: bool
     timings: EpisodeTimings

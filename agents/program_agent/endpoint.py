@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from fastapi import Request
+from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
@@ -67,9 +67,7 @@ class ProgramEndpoint(Server):
         )
         self.app.get("/{episode}/v1/models", response_model=None)(self._models)
         # MCP's clients ask for a stream of the server's own messages, and end their connections.
-        self.app.api_route("/{episode}/mcp", methods=["GET", "DELETE"], status_code=405, include_in_schema=False)(
-            _nothing
-        )
+        self.app.api_route("/{episode}/mcp", methods=["GET", "DELETE"], include_in_schema=False)(_post_only)
 
     def admit(self, episode: str, visitor: Visitor) -> None:
         self._visitors[episode] = visitor
@@ -108,7 +106,8 @@ class ProgramEndpoint(Server):
         return visitor
 
 
-async def _nothing(episode: str) -> None: ...
+async def _post_only(episode: str) -> None:
+    raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 
 
 def _error(failure: Failure) -> RawResponse:

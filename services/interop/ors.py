@@ -37,7 +37,7 @@ from rollyard.services.interop.served_app import (
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200
 _SESSION = "X-Session-ID"
-_EVENTS: dict[int | str, Json] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS: dict[int | str, Json] = {200: {"content": {"text/event-stream": {}}}}
 
 
 def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, idle_s: float) -> FastAPI:

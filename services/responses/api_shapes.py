@@ -9,7 +9,7 @@ from typing import Any, Literal, Required
 
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from rollyard.records.rollout_types import CreateParams, Response
+from rollyard.records.rollout_types import CreateParams, Usage
 from rollyard.records.types import Json
 from rollyard.services.server.openapi import Shape
 
@@ -21,6 +21,16 @@ class ResponsesRequest(CreateParams, total=False):
     parallel_tool_calls: bool
     text: Json | None
     reasoning: Json | None
+
+
+class ResponseObject(TypedDict, total=False):
+    """It also repeats the parameters of the request, as they were given."""
+
+    id: str
+    object: str
+    status: str | None
+    output: Required[list[Json]]
+    usage: Usage | None
 
 
 class ChatRequest(TypedDict, total=False):
@@ -77,7 +87,7 @@ class ApiError(TypedDict, total=False):
     error: Required[Any]
 
 
-RESPONSES = Shape(ResponsesRequest, Response, streams=True)
+RESPONSES = Shape(ResponsesRequest, ResponseObject, streams=True)
 CHAT = Shape(ChatRequest, ChatCompletion, streams=True)
 MESSAGES = Shape(MessagesRequest, Message, streams=True)
 TOKEN_COUNT = Shape(Prompt, TokenCount)

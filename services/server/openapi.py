@@ -74,7 +74,7 @@ def _operation(route: Documented, shared: Json) -> Json:
     shape = route.shape
     answers: Json = {JSON_TYPE: {"schema": _schema(shape.answer, "serialization", shared)}}
     if shape.streams:
-        answers["text/event-stream"] = {"schema": {"type": "string"}}
+        answers["text/event-stream"] = {}
     if shape.errors is Problem:
         errors = PROBLEMS["default"]
     else:
