@@ -40,8 +40,8 @@ VERSION = "1.0.0"
 log = logging.getLogger(__name__)
 
 
-_TASK: dict[str, Json] = {"row": {"type": "object"}, "index": {"type": "integer"}, "seed": {"type": "integer"}}
-_RPC: dict[str, Json] = {
+_TASK: Json = {"row": {"type": "object"}, "index": {"type": "integer"}, "seed": {"type": "integer"}}
+_RPC: Json = {
     "jsonrpc": {"const": "2.0"},
     "id": {"type": ["string", "integer", "null"]},
     "method": {"type": "string"},
@@ -91,18 +91,18 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
         """Return the state of a new episode: this request belongs to no session."""
         return Player(environment).state()
 
-    @app.post("/reset", openapi_extra=with_body(**_TASK))
+    @app.post("/reset", openapi_extra=with_body(_TASK))
     async def reset(request: Request) -> Json:
         return await alone(await read_object(request))
 
-    @app.post("/step", openapi_extra=with_body(["action"], action={"type": "object"}, **_TASK))
+    @app.post("/step", openapi_extra=with_body({**_TASK, "action": {"type": "object"}}, ["action"]))
     async def step(request: Request) -> Json:
         asked = await read_object(request)
         if "action" not in asked:
             raise InvalidBody("action is missing; expected an object")
         return await alone({**asked, "episode_id": None}, object_in(asked, "action"))
 
-    @app.post("/mcp", openapi_extra=with_body(["method"], **_RPC))
+    @app.post("/mcp", openapi_extra=with_body(_RPC, ["method"]))
     async def mcp(request: Request) -> Json:
         return await rpc.answer(await request.body())
 

@@ -69,7 +69,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     async def served_by() -> Json:
         return {"version": version, "build_sha": None}
 
-    of_session = with_body(headers=[_SESSION])
+    of_session = with_body({}, headers=[_SESSION])
 
     @app.post("/create_session", responses=_EVENTS)
     async def create_session() -> StreamingResponse:
@@ -93,7 +93,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     spec = {"split": {"type": "string"}, "index": {"type": "integer"}, "row": {"type": "object"}}
     chosen = {"env_name": {"type": "string"}, "task_spec": {"type": "object", "properties": spec}, **spec}
 
-    @app.post("/create", openapi_extra=with_body(headers=[_SESSION], **chosen))
+    @app.post("/create", openapi_extra=with_body(chosen, headers=[_SESSION]))
     async def create(request: Request) -> Json:
         session_id, asked = _session_id(request), await read_object(request)
         if (name := asked.get("env_name")) is not None:
@@ -135,7 +135,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
 
     called = {"name": {"type": "string"}, "input": {"type": "object"}, "task_id": {"type": "string"}}
 
-    @app.post("/{env_name}/call", responses=_EVENTS, openapi_extra=with_body(headers=[_SESSION], **called))
+    @app.post("/{env_name}/call", responses=_EVENTS, openapi_extra=with_body(called, headers=[_SESSION]))
     async def call(env_name: str, request: Request) -> StreamingResponse:
         check_name(environment, env_name)
         session_id, session, asked = _session_id(request), stored(request), await read_object(request)

@@ -85,12 +85,15 @@ ERRORS: dict[int | str, Json] = {
 """The error responses of all routes in the app's OpenAPI document."""
 
 
-def with_body(required: Sequence[str] = (), headers: Sequence[str] = (), **properties: Json) -> Json:
+def with_body(properties: Json, required: Sequence[str] = (), headers: Sequence[str] = ()) -> Json:
     """Describe the JSON object that a route reads itself, and its required headers, for FastAPI's `openapi_extra`."""
     schema: Json = {"type": "object", "properties": properties, "required": list(required)}
     parameters = [{"name": name, "in": "header", "required": True, "schema": {"type": "string"}} for name in headers]
     body = {"content": {"application/json": {"schema": schema}}}
     return {"parameters": parameters, **({"requestBody": body} if properties else {})}
+
+
+_SPLIT: Json = {"split": {"type": "string"}}
 
 
 def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
@@ -100,7 +103,7 @@ def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
     async def list_environments() -> list[str]:
         return [environment.name]
 
-    split = with_body(split={"type": "string"})
+    split = with_body(_SPLIT)
 
     @app.get("/{env_name}/splits")
     async def splits(env_name: str) -> list[Json]:
@@ -117,7 +120,7 @@ def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
         await _asked(environment, env_name, request)
         return {"num_tasks": len(tasks)}
 
-    @app.post("/{env_name}/task", openapi_extra=with_body(split={"type": "string"}, index={"type": "integer"}))
+    @app.post("/{env_name}/task", openapi_extra=with_body({**_SPLIT, "index": {"type": "integer"}}))
     async def task(env_name: str, request: Request) -> Json:
         index = (await _asked(environment, env_name, request)).get("index")
         tasks.row(index)
@@ -125,7 +128,7 @@ def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
 
     bounds: Json = {key: {"type": ["integer", "null"]} for key in ("start", "stop")}
 
-    @app.post("/{env_name}/task_range", openapi_extra=with_body(split={"type": "string"}, **bounds))
+    @app.post("/{env_name}/task_range", openapi_extra=with_body({**_SPLIT, **bounds}))
     async def task_range(env_name: str, request: Request) -> Json:
         asked = await _asked(environment, env_name, request)
         indices = tasks.between(asked.get("start"), asked.get("stop"))

@@ -327,6 +327,8 @@ EVERY_SERVER: dict[str, Make] = {
     "viewer": _viewer,
 }
 """Each needs an empty folder."""
+SLOW = ("harbor_task", "humaneval", "mbpp", "program_agent")
+"""They run programs."""
 NEEDS = {"inspect_task": "inspect_ai", "verifiers_environment": "verifiers"}
 """Environments whose packages the development environment lacks, and the package by which to tell."""
 

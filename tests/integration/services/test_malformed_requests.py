@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,6 +16,7 @@ from tests.support.every_server import (
     EPISODE,
     EVERY_SERVER,
     NEEDS,
+    SLOW,
     Opened,
     ask,
     close_sessions,
@@ -28,10 +30,21 @@ BODIES = (
     *(b"", b"{", b"null", b"[]", b"7", b'"x"', b"\xff\xfe", b"{}", b'{"a": NaN}', b'{"a": 1e999}'),
     *(NESTED, b'{"input": %b}' % NESTED, b'{"input": "\\ud800"}', b"a=b"),
 )
-VALUES = (None, True, -1, 1.5, 10**30, "", [], [None], [[]], {}, [{"type": 7}], [{"role": "user", "content": [7]}])
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    10**30,
+    "",
+    [],
+    [None],
+    [[]],
+    {},
+    [{"type": 7}],
+    [{"role": "user", "content": [7]}],
+)
 FIELDS = ("input", "messages", "tools", "response", "responses_create_params")
-SLOW = ("harbor_task", "humaneval", "mbpp", "program_agent")
-"""They run programs."""
 SERVERS = [name for name in EVERY_SERVER if name not in SLOW]
 
 
