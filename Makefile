@@ -24,7 +24,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
-    test-faults chaos chaos-quick soak test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
+    test-faults chaos chaos-quick soak test-sandbox test-harbor test-openapi test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist audit licences lock lock-nemo-gym clean clean-environments
@@ -127,6 +127,9 @@ test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs
 
 test-harbor: $(DEV)  ## test tasks in Harbor's format in boxes and, as root with docker.io, in containers of a private engine
 	$(BIN)/python -m tests.external.harbor.engine $(BIN)/python -m pytest tests/external/harbor tests/unit/services/sandbox/test_box.py $(SMOKE)
+
+test-openapi: $(DEV)  ## send requests made from the OpenAPI document of every server, valid ones and others (schemathesis)
+	$(BIN)/python -m pytest tests/external/openapi $(SMOKE)
 
 test-packages: $(DEV) $(RELEASE)/.ready  ## test make dist, wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages $(SMOKE)

@@ -25,12 +25,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Required, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
 from fastapi import Query
 from pydantic import Field, field_validator
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from rollyard.agents.episode import (
     MODEL_PATH,
@@ -39,6 +40,7 @@ from rollyard.agents.episode import (
     Episode,
     EpisodeState,
     PartialEpisodes,
+    check_params,
     create_params,
     episode_id,
 )
@@ -48,10 +50,11 @@ from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.rewards import MASK_KEYS, check_reward, with_verdict
+from rollyard.records.rollout_types import DatasetRow, EpisodeTimings
 from rollyard.records.types import FinishReason, Json, ServerRef, items, json_kind, mapping, text_of
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.responses import stream_events
+from rollyard.services.responses import api_shapes, stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.run_answer import (
@@ -61,6 +64,7 @@ from rollyard.services.rollouts.run_answer import (
     encode_row,
 )
 from rollyard.services.server.app import Context, Server, with_failure_rows
+from rollyard.services.server.openapi import Shape
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
 BASE_URL, API_KEY, MODEL_NAME = "policy_base_url", "policy_api_key", "policy_model_name"
@@ -106,6 +110,28 @@ class AgentSettings(ServerSettings):
         return reason if self.policy_base_url_allowlist else ""
 
 
+class Rollout(TypedDict, total=False):
+    """The row, the episode and the verdict; for a task of NeMo Gym 0.7 its result, or its failure."""
+
+    reward: float
+    response: api_shapes.ResponseObject
+    finish_reason: str
+    truncated: bool
+    timings: EpisodeTimings
+    episode_id: Any
+    result: Json
+    failure: Json
+
+
+class MetricsRequest(TypedDict):
+    verify_responses: list[Json]
+
+
+class AgentSession(TypedDict, total=False):
+    agent_session_id: Required[str]
+    tool_accesses: list[Json]
+
+
 S = TypeVar("S", bound=AgentSettings)
 
 
@@ -134,11 +160,11 @@ class Agent(Server, Generic[S]):
         )
         self.__partial_episodes = PartialEpisodes(self.name, self.__active_episodes)
         run = with_failure_rows(self.__run, self.name) if settings.failures_as_rows else self.__run
-        self.route("/run", run, cancellable=True)
-        self.route("/v1/responses", self.__responses, cancellable=True)
-        self.route("/aggregate_metrics", self.__aggregate_metrics)
-        self.route("/v1/agent_sessions", self.__open_session)
-        self.route("/v1/agent_sessions/close", self.__close_session)
+        self.route("/run", run, cancellable=True, shape=Shape(DatasetRow, Rollout))
+        self.route("/v1/responses", self.__responses, cancellable=True, shape=api_shapes.RESPONSES)
+        self.route("/aggregate_metrics", self.__aggregate_metrics, shape=Shape(MetricsRequest))
+        self.route("/v1/agent_sessions", self.__open_session, shape=Shape(AgentSession, AgentSession))
+        self.route("/v1/agent_sessions/close", self.__close_session, shape=Shape(AgentSession, AgentSession))
         self.allow_play("/run", "/v1/responses", "/aggregate_metrics", "/v1/agent_sessions", "/v1/agent_sessions/close")
         self.app.get("/episodes")(self.__episodes)
         self.app.get("/episodes/{episode}")(self.__partial_episodes.tail)
@@ -235,6 +261,7 @@ class Agent(Server, Generic[S]):
         With `"stream": true`, returns the finished episode as a stream of events.
         """
         params, policy = self.__policies.read(call.json())
+        check_params(params)
         stream = params.get("stream")
         environment = Session(self.client, self.settings.resources_server.name, call.header(b"cookie") or "")
         episode_id = call.header(EPISODE_HEADER.encode()) or secrets.token_hex(16)

@@ -486,15 +486,20 @@ def create_params(row: Json) -> Json:
     if (params := row.get(_PARAMS)) is None:
         return {}
     if not isinstance(params, dict):
-        raise _bad(_PARAMS, params, "an object whose `input` is a string or a list")
+        raise _bad(f"the row's {_PARAMS}", params, "an object whose `input` is a string or a list")
+    check_params(params, f"the row's {_PARAMS}.")
+    return params
+
+
+def check_params(params: Json, where: str = "") -> None:
+    """Raise Failure bad_task if the input or the tools are invalid. `where` precedes a field's name."""
     given = params.get("input")
     if not isinstance(given, str | list | None):
-        raise _bad(f"{_PARAMS}.input", given, "a string or a list of items")
-    _check_objects(f"{_PARAMS}.input", given if isinstance(given, list) else None)
+        raise _bad(f"{where}input", given, "a string or a list of items")
+    _check_objects(f"{where}input", given if isinstance(given, list) else None)
     if not isinstance(tools := params.get("tools"), list | None):
-        raise _bad(f"{_PARAMS}.tools", tools, "a list of tools")
-    _check_objects(f"{_PARAMS}.tools", tools)
-    return params
+        raise _bad(f"{where}tools", tools, "a list of tools")
+    _check_objects(f"{where}tools", tools)
 
 
 def missing_input(row: Json) -> Failure:
@@ -516,7 +521,7 @@ def _check_objects(field: str, items: list[Any] | None) -> None:
 
 
 def _bad(field: str, found: Any, expected: str) -> Failure:
-    return Failure(FailureKind.BAD_TASK, f"the row's {field} is {json_kind(found)}; expected {expected}")
+    return Failure(FailureKind.BAD_TASK, f"{field} is {json_kind(found)}; expected {expected}")
 
 
 MEDIAN_WINDOW = 256

@@ -85,6 +85,27 @@ class Problem(BaseModel):
         return self.detail
 
 
+_TEXT = {"type": "string"}
+PROBLEMS: dict[int | str, Json] = {
+    "default": {
+        "description": "A problem (RFC 9457)",
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        **dict.fromkeys(("type", "title", "detail", "instance", "server", "message"), _TEXT),
+                        "status": {"type": "integer"},
+                    },
+                    "required": ["type", "title", "status", "detail"],
+                }
+            }
+        },
+    }
+}
+"""The error responses of all routes in an OpenAPI document, for FastAPI's parameter `responses`."""
+
+
 class ServerRef(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
 

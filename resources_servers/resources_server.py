@@ -11,16 +11,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired
 
 import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from pydantic import ValidationError
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from rollyard.records.aggregate_metrics import aggregate
 from rollyard.records.data_files import INSTALLED, fill
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 from rollyard.records.rewards import declaration, with_verdict
+from rollyard.records.rollout_types import DatasetRow, Response
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json, json_kind
 from rollyard.resources_servers import checks
@@ -51,6 +52,7 @@ from rollyard.services.responses.response_validity import check_graded
 from rollyard.services.sandbox.box_program import PATH as RUN_PROGRAM
 from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd
 from rollyard.services.server.app import REST, Context, Server, with_failure_rows
+from rollyard.services.server.openapi import Shape
 from rollyard.services.server.settings import ServerSettings
 
 _RUN, _SESSION_END = RUN_HEADER.encode(), SESSION_END_HEADER.encode()
@@ -162,6 +164,40 @@ class Lifespan:
 log = logging.getLogger(__name__)
 
 
+class SessionRequest(DatasetRow, total=False):
+    """The row of a dataset, or the index of one in the served dataset."""
+
+    idx: int
+    resources_session_id: str
+    """NeMo Gym's environment servers choose the session's id, and send the row as `task_data`."""
+    task_data: Json
+
+
+class TurnRequest(TypedDict):
+    response: Response
+
+
+class VerdictRequest(DatasetRow):
+    """The episode's row, and the whole episode as `response`; a text and the `expected` one without a session."""
+
+    response: Response | str
+    expected: NotRequired[str]
+
+
+class VerdictAnswer(TypedDict):
+    """The request with the verdict's fields."""
+
+    reward: float
+
+
+class CloseRequest(TypedDict, total=False):
+    resources_session_id: str
+
+
+class MetricsRequest(TypedDict):
+    verify_responses: list[Json]
+
+
 class ResourcesServer(Server):
     """Serves one Environment class; `serve` creates a subclass per environment."""
 
@@ -193,21 +229,21 @@ class ResourcesServer(Server):
         self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
         self._watchers: list[asyncio.Task[None]] = []
         verify = with_failure_rows(self._verify, self.name) if settings.failures_as_rows else self._verify
-        routes: list[tuple[str, Handler]] = [
-            ("/seed_session", self._seed),
-            ("/reset", self._reset),
-            ("/step", self._act),
-            ("/verify", verify),
-            ("/close", self._close),
-            ("/close_session", self._close),
-            ("/aggregate_metrics", self._aggregate_metrics),
-            *((f"/{name}", self._act) for name in self._tools),
+        routes: list[tuple[str, Handler, Shape]] = [
+            ("/seed_session", self._seed, Shape(SessionRequest)),
+            ("/reset", self._reset, Shape(SessionRequest)),
+            ("/step", self._act, Shape(TurnRequest, Any)),
+            ("/verify", verify, Shape(VerdictRequest, VerdictAnswer)),
+            ("/close", self._close, Shape(CloseRequest)),
+            ("/close_session", self._close, Shape(CloseRequest)),
+            ("/aggregate_metrics", self._aggregate_metrics, Shape(MetricsRequest)),
+            *((f"/{name}", self._act, Shape(each.arguments, Any)) for name, each in self._tools.items()),
         ]
-        for path, handler in routes:
-            self.route(path, handler)
-        self.allow_play(*(path for path, _ in routes), REST, "/tools", "/dataset_size", "/reverify_mode")
-        self.route(RUN_PROGRAM, self._run_program, cancellable=True)
-        self.route_rest(self._act)
+        for path, handler, shape in routes:
+            self.route(path, handler, shape=shape)
+        self.allow_play(*(path for path, *_ in routes), REST, "/tools", "/dataset_size", "/reverify_mode")
+        self.route(RUN_PROGRAM, self._run_program, cancellable=True, shape=Shape(BoxProgram, ProgramEnd))
+        self.route_rest(self._act, shapes={"/{tool}": Shape(Json, Any)})
         self.app.get("/tools", response_model=None)(self._list_tools)
         self.app.get("/examples", response_model=None)(self._list_examples)
         self.app.get("/dataset_size", response_model=None)(self._dataset_size)
@@ -461,10 +497,7 @@ class ResourcesServer(Server):
             if session.program is not None:
                 session.program.cancel()
             return b"{}"
-        try:
-            order = BoxProgram.model_validate_json(call.body)
-        except ValidationError as error:
-            raise Failure(FailureKind.BAD_REQUEST, f"{RUN_PROGRAM}: {error}") from error
+        order = call.record(BoxProgram)
         async with session:
             running = asyncio.ensure_future(checks.bad_task_as_failure(session.episode.run_program(order)))
             session.program = running

@@ -20,7 +20,7 @@ import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import orjson
@@ -40,7 +40,7 @@ from rollyard.responses_api_models.upstream.sse import chat_chunks
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.responses import stream_events
+from rollyard.services.responses import api_shapes, stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint, unsealed
 from rollyard.services.responses.recorded_episode import RECORDED
 from rollyard.services.responses.response_validity import offered, sendable_items
@@ -71,19 +71,22 @@ class ModelServer(Server, Generic[S]):
         self.__recent = RecentRequests(
             keeps_input=self.keeps_input, max_bytes=min(int(KEPT_SHARE * available_memory()[1]), MAX_KEPT_BYTES)
         )
-        self.route("/v1/responses", self.__serve_responses, cancellable=True)
-        self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
+        self.route("/v1/responses", self.__serve_responses, cancellable=True, shape=api_shapes.RESPONSES)
+        self.route("/v1/chat/completions", self.__serve_chat, cancellable=True, shape=api_shapes.CHAT)
         anthropic = AnthropicApi(self.responses, self.stream_responses, self.count_tokens, passes_stop=self.passes_stop)
-        for path, handler in ((MESSAGES, anthropic.create), (COUNT_TOKENS, anthropic.count_tokens)):
-            self.route(path, handler, cancellable=True)
+        for path, handler, shape in (
+            (MESSAGES, anthropic.create, api_shapes.MESSAGES),
+            (COUNT_TOKENS, anthropic.count_tokens, api_shapes.TOKEN_COUNT),
+        ):
+            self.route(path, handler, cancellable=True, shape=replace(shape, errors=api_shapes.ApiError))
             self.format_errors(path, as_anthropic_error)
         models = ("/v1/models", "/v1/models/{name:path}")
         self.allow_play("/v1/responses", "/v1/chat/completions", MESSAGES, COUNT_TOKENS, *models)
         self.__policies = EpisodePolicies(settings, context, self.models)
-        self.route(POLICY_PATH, self.__policies.respond, cancellable=True)
+        self.route(POLICY_PATH, self.__policies.respond, cancellable=True, shape=api_shapes.RESPONSES)
         recorder = Recorder(self.__respond, self.count_tokens, passes_stop=self.passes_stop)
-        for path, recorded in recorder.routes.items():
-            self.route(path, recorded, cancellable=True)
+        for path, (recorded, shape) in recorder.routes.items():
+            self.route(path, recorded, cancellable=True, shape=shape)
         self.app.get("/episodes/{episode}")(self.__recent.of_episode)
         self.app.get(LOAD_PATH, response_model=None)(self.__load)
         self.app.get("/v1/models", response_model=None)(self.__list_models)

@@ -33,7 +33,7 @@ from rollyard.responses_api_models.conversion import (
 from rollyard.responses_api_models.upstream.sse import chat_chunks
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses import stream_events
+from rollyard.services.responses import api_shapes, stream_events
 from rollyard.services.responses.recorded_episode import (
     CLOSE,
     OPEN,
@@ -54,6 +54,7 @@ from rollyard.services.responses.response_validity import (
     why_unreadable,
 )
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.server.openapi import Shape
 
 
 class Recorder:
@@ -70,18 +71,18 @@ class Recorder:
         self._respond = respond
         self._recordings: dict[str, Recording] = {}
         anthropic = AnthropicApi(self._responses, self._stream, count, passes_stop=passes_stop)
-        self.routes: dict[str, Handler] = {
-            OPEN: self._open,
-            CLOSE: self._close,
-            f"{RECORDED}/v1/responses": self._serve_responses,
-            f"{RECORDED}/v1/chat/completions": self._serve_chat,
-            f"{RECORDED}{MESSAGES}": anthropic.create,
-            f"{RECORDED}{COUNT_TOKENS}": anthropic.count_tokens,
+        self.routes: dict[str, tuple[Handler, Shape]] = {
+            OPEN: (self._open, Shape(RecordingRequest)),
+            CLOSE: (self._close, Shape(Json, RecordedEpisode)),
+            f"{RECORDED}/v1/responses": (self._serve_responses, api_shapes.RESPONSES),
+            f"{RECORDED}/v1/chat/completions": (self._serve_chat, api_shapes.CHAT),
+            f"{RECORDED}{MESSAGES}": (anthropic.create, api_shapes.MESSAGES),
+            f"{RECORDED}{COUNT_TOKENS}": (anthropic.count_tokens, api_shapes.TOKEN_COUNT),
         }
 
     async def _open(self, call: RawRequest) -> bytes:
         """Begin the recording of the episode that the call names."""
-        request = RecordingRequest.model_validate_json(call.body)
+        request = call.record(RecordingRequest)
         now = time.monotonic()
         for episode, recording in list(self._recordings.items()):
             if recording.until < now:  # its agent died

@@ -11,23 +11,35 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from fastapi import Request
+from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from rollyard.agents.tools import PROTOCOL_VERSION, ToolAnswer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json, items, mapping
 from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse
+from rollyard.services.responses import api_shapes
 from rollyard.services.server.app import Context, Server
+from rollyard.services.server.openapi import Shape
 from rollyard.services.server.settings import ServerSettings
 
 _PATH = re.compile(r"/([0-9a-f]{32})(/.*)")
 _MODEL_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+_MODEL_SHAPES = (api_shapes.CHAT, api_shapes.RESPONSES, api_shapes.MESSAGES, api_shapes.TOKEN_COUNT)
 _METHOD_NOT_FOUND, _INVALID_PARAMS = -32601, -32602
+
+
+class McpMessage(TypedDict, total=False):
+    jsonrpc: str
+    id: str | int
+    """Absent in a notification."""
+    method: str
+    params: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +59,16 @@ class ProgramEndpoint(Server):
     def __init__(self, context: Context) -> None:
         super().__init__(ServerSettings(), context)
         self._visitors: dict[str, Visitor] = {}
-        self.route_rest(self._answer, cancellable=True)
+        shapes = (*zip(_MODEL_PATHS, _MODEL_SHAPES, strict=True), ("/mcp", Shape(McpMessage)))
+        self.route_rest(
+            self._answer,
+            cancellable=True,
+            shapes={f"/{{episode}}{path}": replace(shape, errors=api_shapes.ApiError) for path, shape in shapes},
+        )
         self.app.router.routes.clear()  # /metrics and the like need no key, and are of all episodes
         self.app.get("/{episode}/v1/models", response_model=None)(self._models)
         # MCP's clients ask for a stream of the server's own messages, and end their connections.
-        self.app.api_route("/{episode}/mcp", methods=["GET", "DELETE"], status_code=405, response_model=None)(_nothing)
+        self.app.api_route("/{episode}/mcp", methods=["GET", "DELETE"], include_in_schema=False)(_post_only)
 
     def admit(self, episode: str, visitor: Visitor) -> None:
         self._visitors[episode] = visitor
@@ -90,7 +107,8 @@ class ProgramEndpoint(Server):
         return visitor
 
 
-async def _nothing(episode: str) -> None: ...
+async def _post_only(episode: str) -> None:
+    raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 
 
 def _error(failure: Failure) -> RawResponse:

@@ -36,6 +36,7 @@ from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
 from rollyard.analysis.viewer.training import TrainingIndex, training_router
 from rollyard.records.expression_parser import ExpressionError
 from rollyard.records.note_records import user_name
+from rollyard.records.types import PROBLEMS
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -97,7 +98,7 @@ def viewer_app(
     file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = (), decoder: TokenDecoder | None = None
 ) -> FastAPI:
     """Build the app that serves `file_index`. `routers` contains additional routes."""
-    app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
+    app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None, responses=PROBLEMS)
     app.include_router(_api(file_index, replays, decoder))
     for router in routers:
         app.include_router(router)
@@ -186,7 +187,9 @@ async def _failed(request: Request, error: Exception) -> Response:
     match error:
         case StarletteHTTPException():
             title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
-            return problem(error.status_code, title, str(error.detail), path)
+            answer = problem(error.status_code, title, str(error.detail), path)
+            answer.headers.update(error.headers or {})  # Allow, of a method that is not allowed
+            return answer
         case RequestValidationError():
             errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
             return problem(422, "invalid request", errors, path)

@@ -41,7 +41,9 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
     async def summary(run: int) -> Response:
         return await json_response(lambda: notes_summary(find(run)))
 
-    @router.post("")
+    wanted = {"required": True, "content": {"application/json": {"schema": NoteRequest.model_json_schema()}}}
+
+    @router.post("", openapi_extra={"requestBody": wanted})
     async def write(run: int, request: Request) -> Response:
         if read_only:
             raise HTTPException(403, f"{READ_ONLY}: notes cannot be written")

@@ -53,7 +53,7 @@ class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
                 f"expected_answer is {text[:80]!r}; expected a number, or a solution whose last line is like #### 18"
             )
         form = task.get("form", "chat")
-        if form not in ANSWER_FORMS:
+        if not isinstance(form, str) or form not in ANSWER_FORMS:
             raise BadTask(f"form is {form!r}; expected one of {', '.join(ANSWER_FORMS)}")
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 

@@ -28,7 +28,7 @@ class Math(AnswerEnvironment[AnswerSettings]):
         if len(gold) > MAX_CHARACTERS:
             raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
         form = task.get("form", "chat")
-        if form not in ANSWER_FORMS:
+        if not isinstance(form, str) or form not in ANSWER_FORMS:
             raise BadTask(f"form is {form!r}; expected one of {', '.join(ANSWER_FORMS)}")
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 

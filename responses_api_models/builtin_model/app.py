@@ -28,6 +28,7 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.conversion import refuse_logprobs, refuse_state
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.server.app import Context
+from rollyard.services.server.openapi import ANY, Shape
 from rollyard.services.server.settings import ServerSettings
 
 MOVES = ("Up", "Down", "Left", "Right")
@@ -500,12 +501,12 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         super().__init__(settings, context)
         self._policy = SokobanPolicy(settings)
 
-    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False, shape: Shape = ANY) -> None:
         """Register a route behind the fault injection.
 
         Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
         """
-        super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
+        super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits, shape=shape)
 
     def models(self) -> list[str]:
         return [self.settings.model]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 from pydantic import SecretStr
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from rollyard.records.activity import EngineLoad
 from rollyard.records.errors import Failure, FailureKind
@@ -47,10 +48,22 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.response_validity import first_choice, offered, sendable_items, sendable_messages
+from rollyard.services.responses.policy_logprobs import are_ids
+from rollyard.services.responses.response_validity import (
+    first_choice,
+    malformed,
+    offered,
+    sendable_items,
+    sendable_messages,
+)
 from rollyard.services.server.app import Context
+from rollyard.services.server.openapi import ANY, Shape
 
 S = TypeVar("S", bound=ChatEngineSettings)
+
+
+class TokenCheck(TypedDict, total=False):
+    samples: int
 
 
 class ChatEngineModel(ModelServer[S]):
@@ -69,12 +82,12 @@ class ChatEngineModel(ModelServer[S]):
         self._special_tokens = special = SpecialTokens(self.upstream, settings)
         turns = TokenTurns(self.upstream, self._capabilities, self.trainer.versions, special, settings)
         self._turns = turns if settings.return_token_id_information else None
-        self.route("/token_check", self.__token_check, cancellable=True)
+        self.route("/token_check", self.__token_check, cancellable=True, shape=Shape(TokenCheck))
         self.trainer.mount(self)
 
-    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False, shape: Shape = ANY) -> None:
         """Register a route. Model calls wait while weights change, and their responses report the policy version."""
-        super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
+        super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable, shape=shape)
 
     def on_invalid_weights(self, url: str) -> None:
         """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
@@ -380,7 +393,10 @@ class TokenDiagnostics:
                 body["seed"] = seed
             completion = await self._post("/chat/completions", body)
             choice, message = first_choice(completion)
-            ids = [*completion["prompt_token_ids"], *choice["token_ids"]]
+            prompt, generated = completion.get("prompt_token_ids"), choice.get("token_ids")
+            if not are_ids(prompt) or not are_ids(generated):
+                raise malformed("lacks the token ids that return_token_ids asks for", completion)
+            ids = [*prompt, *generated]
             new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()]
             if found := await self._difference(ids, await self._rendered(message, *(new or [_FOLLOW_UP]))):
                 mismatches.append(found)

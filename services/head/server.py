@@ -6,13 +6,12 @@ import hmac
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 from fastapi import Request
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from pydantic import BaseModel, ValidationError
 
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
@@ -26,6 +25,7 @@ from rollyard.services.http.access import own_uid, peer_of
 from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
+from rollyard.services.server.openapi import Shape
 from rollyard.services.server.settings import ServerSettings
 
 _COLLECTION = ("folder", "file")
@@ -44,7 +44,6 @@ _GAUGES = {
 MAX_COLLECTIONS, MAX_PARTS = 16, 1000
 """Maximum numbers of collections and of their parts to keep. The one that reported least recently is dropped first."""
 _NEMO_GYM_NAMES = {name: alias for alias, name in FAMILY_ALIASES.items()}
-M = TypeVar("M", bound=BaseModel)
 
 
 class Head(Server):
@@ -64,12 +63,12 @@ class Head(Server):
         self.registry = registry
         self.address = (settings.host, settings.port)
         self._config = config
-        self.route("/register", self._register)
+        self.route("/register", self._register, shape=Shape(Registration))
         self.audit("/register")
-        self.route("/heartbeat", self._heartbeat)
+        self.route("/heartbeat", self._heartbeat, shape=Shape(Heartbeat, Directory))
         self._collections: dict[str, Collection] = {}
         self._parts: dict[str, Collection] = {}
-        self.route("/collection", self._collection)
+        self.route("/collection", self._collection, shape=Shape(Collection))
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.allow_play("/directory")
         self.app.get("/collections")(self._list_collections)
@@ -83,18 +82,18 @@ class Head(Server):
     async def _register(self, call: RawRequest) -> bytes:
         """Register a server of the run, or update its readiness."""
         self._admit(call)
-        self.registry.register(_read(Registration, call))
+        self.registry.register(call.record(Registration))
         return b"{}"
 
     async def _heartbeat(self, call: RawRequest) -> bytes:
         """Store a server's heartbeat and return the directory."""
         self._admit(call)
-        self.registry.record_heartbeat(_read(Heartbeat, call))
+        self.registry.record_heartbeat(call.record(Heartbeat))
         return self.registry.directory().model_dump_json().encode()
 
     async def _collection(self, call: RawRequest) -> bytes:
         """Store the status of a collection."""
-        collection = _read(Collection, call)
+        collection = call.record(Collection)
         known, most = (self._parts, MAX_PARTS) if collection.is_part else (self._collections, MAX_COLLECTIONS)
         known.pop(collection.output, None)
         known[collection.output] = collection
@@ -171,13 +170,6 @@ class Head(Server):
         secret = (call.header(SECRET_HEADER.encode()) or "").encode()
         if not hmac.compare_digest(secret, self.context.keys.secret.encode()):
             raise Failure(FailureKind.UNAUTHORIZED, "only servers of this run may register or send heartbeats")
-
-
-def _read(model: type[M], call: RawRequest) -> M:
-    try:
-        return model.model_validate_json(call.body)
-    except ValidationError as error:
-        raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
 
 
 def escape_references(value: Any) -> Any:

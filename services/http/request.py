@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json, Problem, json_kind
@@ -22,6 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY_BYTES = 256 * 1024 * 1024
+M = TypeVar("M", bound=BaseModel)
 
 
 def read_object(body: bytes) -> Json:
@@ -33,6 +34,11 @@ def read_object(body: bytes) -> Json:
     if not isinstance(value, dict):
         raise Failure(FailureKind.BAD_REQUEST, f"the body is {json_kind(value)}; expected a JSON object")
     return value
+
+
+def wrong_fields(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return what pydantic or FastAPI found wrong, with the place of each error."""
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in errors)
 
 
 @dataclass(slots=True)
@@ -53,6 +59,13 @@ class RawRequest:
 
     def json(self) -> Json:
         return read_object(self.body)
+
+    def record(self, model: type[M]) -> M:
+        """Parse the body as this record. Raises Failure bad_request if it is anything else."""
+        try:
+            return model.model_validate_json(self.body)
+        except ValidationError as error:
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is not valid: {wrong_fields(error.errors())}") from error
 
 
 class SentHeaders(dict[str, str]):

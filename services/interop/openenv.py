@@ -21,6 +21,7 @@ from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.services.interop.environment import EpisodeOutcome, ServedEnvironment, ServedEpisode, UnknownTask
 from rollyard.services.interop.served_app import (
+    ERRORS,
     InvalidBody,
     SessionLimit,
     SessionStore,
@@ -31,11 +32,22 @@ from rollyard.services.interop.served_app import (
     parse_object,
     read_object,
     text_in,
+    with_body,
 )
 
 VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, which `openenv validate` reads."""
 log = logging.getLogger(__name__)
+
+
+_TASK: Json = {"row": {"type": "object"}, "index": {"type": "integer"}, "seed": {"type": "integer"}}
+_RPC: Json = {
+    "jsonrpc": {"const": "2.0"},
+    "id": {"type": ["string", "integer", "null"]},
+    "method": {"type": "string"},
+    "params": {"type": "object"},
+}
+"""Fields of the bodies, for the app's OpenAPI document."""
 
 
 def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: float) -> FastAPI:
@@ -48,7 +60,7 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
         async with sessions.open():
             yield
 
-    app = FastAPI(title=environment.name, version=VERSION, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title=environment.name, version=VERSION, redoc_url=None, lifespan=lifespan, responses=ERRORS)
     app.state.sessions = sessions
     handle_errors(app, invalid_status=422)
 
@@ -79,18 +91,18 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
         """Return the state of a new episode: this request belongs to no session."""
         return Player(environment).state()
 
-    @app.post("/reset")
+    @app.post("/reset", openapi_extra=with_body(_TASK))
     async def reset(request: Request) -> Json:
         return await alone(await read_object(request))
 
-    @app.post("/step")
+    @app.post("/step", openapi_extra=with_body({**_TASK, "action": {"type": "object"}}, ["action"]))
     async def step(request: Request) -> Json:
         asked = await read_object(request)
         if "action" not in asked:
             raise InvalidBody("action is missing; expected an object")
         return await alone({**asked, "episode_id": None}, object_in(asked, "action"))
 
-    @app.post("/mcp")
+    @app.post("/mcp", openapi_extra=with_body(_RPC, ["method"]))
     async def mcp(request: Request) -> Json:
         return await rpc.answer(await request.body())
 

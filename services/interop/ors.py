@@ -22,6 +22,7 @@ from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.services.interop.environment import EpisodeOutcome, ServedEnvironment, ServedEpisode, UnknownTask
 from rollyard.services.interop.served_app import (
+    ERRORS,
     SessionStore,
     StoredSession,
     add_task_routes,
@@ -30,10 +31,13 @@ from rollyard.services.interop.served_app import (
     object_in,
     read_object,
     text_in,
+    with_body,
 )
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200
+_SESSION = "X-Session-ID"
+_EVENTS: dict[int | str, Json] = {200: {"content": {"text/event-stream": {}}}}
 
 
 def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, idle_s: float) -> FastAPI:
@@ -48,7 +52,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
             finally:
                 await calls.close()
 
-    app = FastAPI(title=environment.name, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title=environment.name, redoc_url=None, lifespan=lifespan, responses=ERRORS)
     app.state.sessions = sessions
     handle_errors(app, invalid_status=400)
 
@@ -65,7 +69,9 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     async def served_by() -> Json:
         return {"version": version, "build_sha": None}
 
-    @app.post("/create_session")
+    of_session = with_body({}, headers=[_SESSION])
+
+    @app.post("/create_session", responses=_EVENTS)
     async def create_session() -> StreamingResponse:
         async def events() -> AsyncIterator[bytes]:
             yield event("task_id", secrets.token_hex(16))
@@ -73,18 +79,21 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
 
         return _stream(events())
 
-    @app.post("/delete_session")
-    @app.post("/delete")
+    @app.post("/delete_session", openapi_extra=of_session)
+    @app.post("/delete", openapi_extra=of_session)
     async def delete(request: Request) -> Json:
         await sessions.remove(session_id := _session_id(request))
         return {"sid": session_id}
 
-    @app.post("/ping")
+    @app.post("/ping", openapi_extra=of_session)
     async def ping(request: Request) -> Json:
         stored(request)
         return {"status": "ok"}
 
-    @app.post("/create")
+    spec = {"split": {"type": "string"}, "index": {"type": "integer"}, "row": {"type": "object"}}
+    chosen = {"env_name": {"type": "string"}, "task_spec": {"type": "object", "properties": spec}, **spec}
+
+    @app.post("/create", openapi_extra=with_body(chosen, headers=[_SESSION]))
     async def create(request: Request) -> Json:
         session_id, asked = _session_id(request), await read_object(request)
         if (name := asked.get("env_name")) is not None:
@@ -107,24 +116,26 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
         check_name(environment, env_name)
         return listed_tools(environment, environment.tools)
 
-    @app.get("/{env_name}/task_tools")
+    @app.get("/{env_name}/task_tools", openapi_extra=of_session)
     async def task_tools(env_name: str, request: Request) -> Json:
         check_name(environment, env_name)
         return listed_tools(environment, stored(request).value.tools)
 
-    @app.get("/{env_name}/prompt")
+    @app.get("/{env_name}/prompt", openapi_extra=of_session)
     async def prompt(env_name: str, request: Request) -> list[Json]:
         check_name(environment, env_name)
         return [_block(message["content"]) for message in stored(request).value.messages]
 
-    @app.get("/{env_name}/messages")
+    @app.get("/{env_name}/messages", openapi_extra=of_session)
     async def messages(env_name: str, request: Request) -> list[Json]:
         check_name(environment, env_name)
         found = stored(request).value.messages
         roles = ("system", "user", "assistant")
         return [{"role": one["role"], "blocks": [_block(one["content"])]} for one in found if one["role"] in roles]
 
-    @app.post("/{env_name}/call")
+    called = {"name": {"type": "string"}, "input": {"type": "object"}, "task_id": {"type": "string"}}
+
+    @app.post("/{env_name}/call", responses=_EVENTS, openapi_extra=with_body(called, headers=[_SESSION]))
     async def call(env_name: str, request: Request) -> StreamingResponse:
         check_name(environment, env_name)
         session_id, session, asked = _session_id(request), stored(request), await read_object(request)

@@ -9,7 +9,7 @@ import contextlib
 import hmac
 import socket
 import time
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -76,6 +76,30 @@ class AccessMiddleware:
         return Failure(FailureKind.UNAUTHORIZED, detail)
 
 
+ERRORS: dict[int | str, Json] = {
+    "default": {
+        "description": "An error",
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
+            }
+        },
+    }
+}
+"""The error responses of all routes in the app's OpenAPI document."""
+
+
+def with_body(properties: Json, required: Sequence[str] = (), headers: Sequence[str] = ()) -> Json:
+    """Describe the JSON object that a route reads itself, and its required headers, for FastAPI's `openapi_extra`."""
+    schema: Json = {"type": "object", "properties": properties, "required": list(required)}
+    parameters = [{"name": name, "in": "header", "required": True, "schema": {"type": "string"}} for name in headers]
+    body = {"content": {"application/json": {"schema": schema}}}
+    return {"parameters": parameters, **({"requestBody": body} if properties else {})}
+
+
+_SPLIT: Json = {"split": {"type": "string"}}
+
+
 def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
     tasks = environment.tasks
 
@@ -83,28 +107,32 @@ def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
     async def list_environments() -> list[str]:
         return [environment.name]
 
+    split = with_body(_SPLIT)
+
     @app.get("/{env_name}/splits")
     async def splits(env_name: str) -> list[Json]:
         check_name(environment, env_name)
         return [{"name": tasks.split, "type": tasks.split}]
 
-    @app.post("/{env_name}/tasks")
+    @app.post("/{env_name}/tasks", openapi_extra=split)
     async def list_tasks(env_name: str, request: Request) -> Json:
         await _asked(environment, env_name, request)
         return {"tasks": [_task(tasks.split, index) for index in range(len(tasks))], "env_name": environment.name}
 
-    @app.post("/{env_name}/num_tasks")
+    @app.post("/{env_name}/num_tasks", openapi_extra=split)
     async def num_tasks(env_name: str, request: Request) -> Json:
         await _asked(environment, env_name, request)
         return {"num_tasks": len(tasks)}
 
-    @app.post("/{env_name}/task")
+    @app.post("/{env_name}/task", openapi_extra=with_body({**_SPLIT, "index": {"type": "integer"}}))
     async def task(env_name: str, request: Request) -> Json:
         index = (await _asked(environment, env_name, request)).get("index")
         tasks.row(index)
         return {"task": _task(tasks.split, index), "env_name": environment.name}
 
-    @app.post("/{env_name}/task_range")
+    bounds: Json = {key: {"type": ["integer", "null"]} for key in ("start", "stop")}
+
+    @app.post("/{env_name}/task_range", openapi_extra=with_body({**_SPLIT, **bounds}))
     async def task_range(env_name: str, request: Request) -> Json:
         asked = await _asked(environment, env_name, request)
         indices = tasks.between(asked.get("start"), asked.get("stop"))

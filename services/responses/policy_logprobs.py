@@ -12,7 +12,7 @@ Measurements with vLLM 0.32 (tests/external/vllm/test_constraint_logprobs.py) sh
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -89,7 +89,7 @@ def invalid_numbers(ids: Any, log_probs: Any) -> str:
     return f"reports {description}; expected a finite number up to 0 ({_cause(log_probs[at])})"
 
 
-def are_ids(ids: Any) -> bool:
+def are_ids(ids: Any) -> TypeGuard[list[int]]:
     """Return whether the value is a list of token ids: as JSON, digits and commas. To look at each takes five times as
     long.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import inspect
 import logging
 import time
 from bisect import bisect_left
@@ -26,7 +27,7 @@ import orjson
 import prometheus_client as prometheus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
@@ -35,11 +36,10 @@ from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.run_types import Keys, play_token
-from rollyard.records.types import Json
+from rollyard.records.types import PROBLEMS, Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback, peer_of
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
-    PROBLEM_TYPE,
     Handler,
     Headers,
     HttpResponse,
@@ -55,8 +55,10 @@ from rollyard.services.http.request import (
     problem_response,
     read_body,
     to_problem,
+    wrong_fields,
 )
 from rollyard.services.http.transport import Transport
+from rollyard.services.server.openapi import ANY, Documented, Shape, document
 from rollyard.services.server.settings import ServerSettings, redacted
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class Server:
         self.__traced = context.telemetry and context.telemetry.handlers(context.name)
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
+        self.__documented: dict[str, Documented] = {}
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
         self.run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
@@ -157,17 +160,25 @@ class Server:
         """Return warnings about problems that do not prevent `start`, such as an unresponsive endpoint."""
         return []
 
-    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False, shape: Shape = ANY) -> None:
         """Serve POST requests to `path` with a handler that takes and returns bytes.
 
         `cancellable` handlers are cancelled when the caller disconnects. This takes 15 us per request, so use it only
-        for long-running work.
+        for long-running work. `shape` describes it in /openapi.json.
         """
+        self.__documented[path] = Documented(path, _text_of(handler), shape)
         handler = self.__traced(path, handler) if self.__traced else handler
         self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
-    def route_rest(self, handler: Handler, *, cancellable: bool = False) -> None:
-        """Serve all POST requests whose path has no route. By default, these requests get status 404."""
+    def route_rest(
+        self, handler: Handler, *, cancellable: bool = False, shapes: Mapping[str, Shape] | None = None
+    ) -> None:
+        """Serve all POST requests whose path has no route. By default, these requests get status 404.
+
+        `shapes` describes the paths for which it is meant in /openapi.json; `{name}` stands for any segment.
+        """
+        for path, shape in (shapes or {}).items():
+            self.__documented[path] = Documented(path, _text_of(handler), shape)
         handler = self.__traced(REST, handler) if self.__traced else handler
         self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
 
@@ -426,9 +437,9 @@ class Server:
             self.__metrics.route(path).observe(status, time.perf_counter() - started)
 
     def __make_app(self) -> FastAPI:
-        app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
+        app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None, responses=PROBLEMS)
         self.__errors.handle_exceptions(app, lambda: self.__routes)
-        document(app, lambda: {route.path: route.handler for route in self.__routes.values()})
+        document(app, self.__documented.values)
 
         # Without response models: to analyse them takes FastAPI a third of the time in which a server object is made.
         @app.get("/health", response_model=None)
@@ -436,12 +447,12 @@ class Server:
             """Report that the event loop is responsive."""
             return {"status": "ok", "server": self.name, "run_id": self.context.keys.run_id}
 
-        @app.get("/ready", response_model=None)
+        @app.get("/ready", response_model=None, responses={503: {"description": "It is starting"}})
         async def ready() -> JSONResponse:
             """Return status 200 once `start` has finished, 503 before."""
             return JSONResponse({"ready": self.ready}, status_code=200 if self.ready else 503)
 
-        @app.get("/metrics", response_model=None)
+        @app.get("/metrics", response_class=PlainTextResponse)
         async def metrics() -> Response:
             """Return the metrics in Prometheus' text format."""
             return Response(self.__metrics.text(), media_type=CONTENT_TYPE)
@@ -485,6 +496,10 @@ def _play_header(token: str | None) -> bytes:
         return f"Bearer {play_token(token or '')}".encode()
     except ValueError:  # too short
         return b""
+
+
+def _text_of(handler: Handler) -> str:
+    return inspect.cleandoc(handler.__doc__ or "")
 
 
 def _without_prefix(path: str) -> str:
@@ -614,15 +629,21 @@ class ErrorResponses:
 
         async def on_invalid_request(request: Request, error: Exception) -> Response:
             assert isinstance(error, RequestValidationError)
-            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
+            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, wrong_fields(error.errors())))
 
         async def on_http_exception(request: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
-            detail = f"{error.detail}: {request.method} {request.url.path}"
-            if error.status_code == 404:
+            status, headers, detail = error.status_code, error.headers or {}, str(error.detail)
+            if status == 404 and request.url.path in paths():
+                status, headers, detail = 405, {"Allow": "POST"}, "Method Not Allowed"
+            detail += f": {request.method} {request.url.path}"
+            if status == 404:
                 detail += f" (available POST routes: {', '.join(sorted(paths()))})"
-            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code))
+            elif "Allow" in headers:
+                detail += f" (expected {headers['Allow']})"
+            response = await on_failure(request, Failure(FailureKind.BAD_REQUEST, detail, status=status))
+            response.headers.update(headers)
+            return response
 
         app.add_exception_handler(Failure, on_failure)
         app.add_exception_handler(HTTPException, on_http_exception)
@@ -641,31 +662,6 @@ def described(error: BaseException) -> str:
 def _response(response: RawResponse) -> Response:
     headers = {name.decode(): value.decode() for name, value in response.headers}
     return Response(response.body, response.status, headers, response.content_type.decode())
-
-
-def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """Add the routes that `handlers` returns (path -> handler) to the OpenAPI schema of `app`."""
-    fastapi_schema = app.openapi
-
-    def openapi() -> Json:
-        schema = fastapi_schema()
-        for path, handler in handlers().items():
-            schema["paths"].setdefault(path, {"post": _describe_route(handler)})
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _describe_route(handler: Handler) -> Json:
-    text = (handler.__doc__ or "").strip()
-    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
-    return {
-        "summary": text.partition("\n")[0],
-        "description": text,
-        "requestBody": {**body, "required": True},
-        "responses": {"200": {"description": "OK", **body}, "default": problem},
-    }
 
 
 FAILURE_CLASS = "_ng_failure_class"

@@ -169,6 +169,16 @@ async def test_responses_plays_in_the_session_of_the_caller() -> None:
         assert stack.servers["environment"].sessions == 0
 
 
+@pytest.mark.parametrize("given", [{"input": 1.5}, {"input": {"a": 1}}, {"input": [7]}, {"input": "a", "tools": "b"}])
+async def test_parameters_of_responses_that_no_model_could_get_are_refused(given: Json) -> None:
+    async with counting(Script([[says("done")]])) as stack:
+        answer = await stack.post("agent", "/v1/responses", given)
+    error = orjson.loads(answer.body)
+    assert (answer.status, error["code"], error["server"]) == (422, "bad_task", "agent") and "expected" in error[
+        "detail"
+    ]
+
+
 MALFORMED_TRACES: list[Any] = [
     *({"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}),
     *({"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5),

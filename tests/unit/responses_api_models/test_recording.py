@@ -111,6 +111,21 @@ async def model() -> AsyncIterator[Any]:
         yield post
 
 
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("keep_s", {}),
+        ("keep_s", {"keep_s": 0}),
+        ("params", {"keep_s": 1, "params": []}),
+        ("odd", {"keep_s": 1, "odd": 1}),
+    ],
+)
+async def test_a_malformed_request_to_record_is_refused_with_the_name_of_its_field(field: str, request_: Json) -> None:
+    async with model() as post:
+        status, error = await post(OPEN, request_)
+    assert (status, error["code"]) == (400, "bad_request") and f"{field}: " in error["detail"]
+
+
 async def test_calls_of_an_episode_that_is_not_recorded_are_refused() -> None:
     async with model() as post:
         await post(OPEN, {"keep_s": 100})

@@ -163,7 +163,9 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
     assert right["expected_answer"] == "18"
 
 
-@pytest.mark.parametrize("row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}])
+@pytest.mark.parametrize(
+    "row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}, {**ROW, "form": ["chat"]}]
+)
 async def test_a_row_without_a_number_or_with_an_unknown_form_is_refused(row: Json) -> None:
     async with in_process_server(server) as environment:
         assert (await environment.ask(row, "18")).status == 422

@@ -117,7 +117,9 @@ async def test_the_rows_problem_determines_the_requested_quantity(environment: E
     assert rewards == [1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize("row", [{}, {"solution": "no box"}, {"answer": ""}, {**ROW, "form": "poem"}])
+@pytest.mark.parametrize(
+    "row", [{}, {"solution": "no box"}, {"answer": ""}, {**ROW, "form": "poem"}, {**ROW, "form": ["chat"]}]
+)
 async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(
     row: Json, environment: EnvironmentClient
 ) -> None:

@@ -337,6 +337,18 @@ async def test_the_servers_own_requests_have_no_seed_where_weights_may_be_update
     assert [body for body in bodies if body.get("seed") is not None] == []
 
 
+class WithoutIds(TokensOnCpu):
+    def _answers(self, path: str) -> Callable[[Json], Json]:
+        answers = super()._answers(path)
+        return lambda body: {key: value for key, value in answers(body).items() if key != "prompt_token_ids"}
+
+
+async def test_a_token_check_of_an_engine_that_answers_without_ids_fails_as_its_malformed_answer() -> None:
+    async with trainer_server(WithoutIds([TEXT_TURN]), return_token_id_information=True) as policy:
+        status, error = await policy.post("/token_check", {"samples": 1})
+    assert (status, error["code"]) == (502, "malformed_answer")
+
+
 async def test_updates_and_status_report_the_fingerprint_and_every_turn_records_it(tmp_path: Path) -> None:
     run = CheckpointRun(tmp_path)
     async with run.serve(return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:

@@ -6,12 +6,14 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
 from rollyard.services.server.app import Server
+from rollyard.services.server.openapi import Shape
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
 
@@ -142,6 +144,15 @@ async def test_an_unknown_path_is_a_404_problem_that_names_the_routes(method: st
     assert error["status"] == 404 and "/nowhere" in error["detail"] and "/echo" in error["detail"]
 
 
+@pytest.mark.parametrize(("path", "method", "allowed"), [("/echo", "GET", "POST"), ("/health", "POST", "GET")])
+async def test_a_method_that_a_path_does_not_have_is_a_405_problem_with_those_it_has(
+    path: str, method: str, allowed: str
+) -> None:
+    answer = await call_app(make_server(routes={"/echo": echo}), path, method=method)
+    error = problem(answer)
+    assert (error["status"], answer.headers["allow"]) == (405, allowed) and f"expected {allowed}" in error["detail"]
+
+
 async def test_ready_is_503_before_start_and_200_after() -> None:
     server = make_server()
     assert (await call_app(server, "/ready", method="GET")).status == 503
@@ -154,6 +165,23 @@ async def test_openapi_lists_raw_and_fastapi_routes() -> None:
     assert schema["openapi"].startswith("3.") and {"/echo", "/health", "/ready", "/metrics"} <= schema["paths"].keys()
     assert schema["paths"]["/echo"]["post"]["summary"] == "Say it again."
     assert "200" in schema["paths"]["/echo"]["post"]["responses"]
+
+
+class Greeting(TypedDict):
+    name: str
+
+
+async def test_openapi_describes_the_shape_of_a_hot_route_and_what_other_paths_take() -> None:
+    server = make_server()
+    server.route("/greet", echo, shape=Shape(Greeting, list[Greeting]))
+    server.route_rest(echo, shapes={"/{anyone}": Shape(Greeting)})
+    schema = orjson.loads((await call_app(server, "/openapi.json", b"", "GET")).body)
+    greet, anyone = (schema["paths"][path]["post"] for path in ("/greet", "/{anyone}"))
+    body = greet["requestBody"]["content"]["application/json"]["schema"]
+    answer = greet["responses"]["200"]["content"]["application/json"]["schema"]
+    assert (body["required"], answer["items"]) == (["name"], {"$ref": "#/components/schemas/Greeting"})
+    assert schema["components"]["schemas"]["Greeting"]["properties"]["name"]["type"] == "string"
+    assert anyone["parameters"][0]["name"] == "anyone" and anyone["requestBody"]["content"]
 
 
 async def test_metrics_count_responses_by_route_and_status() -> None:

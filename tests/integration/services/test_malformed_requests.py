@@ -1,0 +1,97 @@
+"""Malformed requests to every route of every server: the answer says what is wrong, and nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.records.types import Json
+from tests.support.every_server import (
+    EPISODE,
+    EVERY_SERVER,
+    NEEDS,
+    SLOW,
+    Opened,
+    ask,
+    close_sessions,
+    faults_of,
+    headers_with_session,
+)
+from tests.support.waiting import until
+
+NESTED = b"[" * 5000 + b"]" * 5000
+BODIES = (
+    *(b"", b"{", b"null", b"[]", b"7", b'"x"', b"\xff\xfe", b"{}", b'{"a": NaN}', b'{"a": 1e999}'),
+    *(NESTED, b'{"input": %b}' % NESTED, b'{"input": "\\ud800"}', b"a=b"),
+)
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    10**30,
+    "",
+    [],
+    [None],
+    [[]],
+    {},
+    [{"type": 7}],
+    [{"role": "user", "content": [7]}],
+)
+FIELDS = ("input", "messages", "tools", "response", "responses_create_params")
+SERVERS = [name for name in EVERY_SERVER if name not in SLOW]
+
+
+def malformed(row: Json) -> Iterator[bytes]:
+    """Bodies that are no JSON object, and rows of which one field has another type."""
+    yield from BODIES
+    base = {"input": "hello", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, **row}
+    for number, field in enumerate((*FIELDS, *row)):
+        for value in VALUES[number % 2 :: 2]:
+            yield orjson.dumps({**base, field: value}) if value != 10**30 else b'{"%b": %d}' % (field.encode(), value)
+
+
+def concrete(path: str) -> str:
+    return re.sub(r"{\w+}", "0", path.replace("{episode}", EPISODE))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_a_malformed_request_is_refused_with_words_and_leaves_no_session(name: str, tmp_path: Path) -> None:
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{name} needs the package {NEEDS[name]}")
+    async with EVERY_SERVER[name](tmp_path) as opened:
+        for path, item in (await document(opened))["paths"].items():
+            for body in malformed(opened.row) if "post" in item else ():
+                headers = await headers_with_session(opened)
+                answer = await ask(opened.app, "POST", concrete(path), headers, body)
+                assert not (fault := faults_of(answer)), f"POST {path} {body[:300]!r}: {fault}"
+                await close_sessions(opened, headers, answer)
+        await until(lambda: opened.left() == 0)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY_SERVER if name not in NEEDS])
+async def test_the_document_has_a_body_for_every_post_and_a_method_that_is_not_in_it_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    async with EVERY_SERVER[name](tmp_path) as opened:
+        found = await document(opened)
+        own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
+        assert found["openapi"].startswith("3.1")
+        for path, item in found["paths"].items():
+            if path == "/{tool}" or ("{episode}" in path and "post" in item):
+                continue  # any path: only the handler knows which exist
+            answer = await ask(opened.app, "PATCH", concrete(path), own)
+            assert (answer.status_code, faults_of(answer)) == (405, ""), path
+            assert {method.upper() for method in item} & {*answer.headers["allow"].split(", ")}, path
+
+
+async def document(opened: Opened) -> Json:
+    own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
+    found: Json = (await ask(opened.app, "GET", "/openapi.json", own)).json()
+    return found
