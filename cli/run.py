@@ -20,6 +20,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import AccessRules, Keys
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.terminal import pluralize
+from rollyard.records.variables import variable
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -100,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
     if options.ray_head_node_address:

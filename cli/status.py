@@ -25,6 +25,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.run_types import HeadServer, ServerInstance
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import duration, plain_line
+from rollyard.records.variables import variable
 from rollyard.services.head.registry_client import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
@@ -108,7 +109,7 @@ async def _poll(
 
 
 async def _fetch(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> RunSnapshot:
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     address = head_address(options.head, options.head_server)
     head = await find_run(transport, Path.cwd(), address, token, print_line, nemo_gym=True)
     return await (fetch_nemo_gym_snapshot if head.stack == "nemo_gym" else fetch_snapshot)(transport, head)

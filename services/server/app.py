@@ -186,7 +186,8 @@ class Server:
             return
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__route_of(call.path) if scope["method"] == "POST" else None
-        if rejection := self.__rejection(call.headers, scope):
+        rejection = self.__rejection(call.headers, scope)
+        if rejection and not _is_probe(scope, rejection):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
@@ -409,6 +410,12 @@ class _Route:
     handler: Handler
     cancellable: bool
     metrics: RouteMetrics
+
+
+def _is_probe(scope: Scope, rejection: Failure) -> bool:
+    """Whether a request lacks only the token and asks for one bit, as the probes of Kubernetes do."""
+    is_ready = scope["method"] == "GET" and scope["path"] == "/ready"
+    return is_ready and rejection.kind is FailureKind.UNAUTHORIZED
 
 
 def _without_prefix(path: str) -> str:
