@@ -67,7 +67,8 @@ class RunOptions(Options):
     head_port: int = Field(default=11000, ge=0, le=65535)
     """Port of the head. If it is taken, a different one is used and printed."""
     token: str | None = None
-    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN, or
+    from the file that ROLLYARD_TOKEN_FILE names."""
     allow_other_users: bool = False
     """Without a token: accept requests from all users of this host, not only root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)

@@ -17,13 +17,13 @@ def variable(environ: Mapping[str, str], name: str) -> str | None:
         return value
     if not (path := environ.get(f"{name}_FILE")):
         return None
-    expected = f"expected a file with the value of {name} on one line"
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
+        found = f"contains {len(lines)} lines" if len(lines) != 1 else "contains an empty line"
     except OSError as error:
-        raise OperatorError(f"{name}_FILE={path} cannot be read: {error.strerror}; {expected}") from error
-    except ValueError as error:
-        raise OperatorError(f"{name}_FILE={path} does not contain UTF-8; {expected}") from error
+        lines, found = [], f"cannot be read: {error.strerror}"
+    except ValueError:
+        lines, found = [], "is not UTF-8"
     if len(lines) != 1 or not lines[0].strip():
-        raise OperatorError(f"{name}_FILE={path} contains {len(lines)} lines; {expected}")
+        raise OperatorError(f"{name}_FILE={path} {found}; expected a file with the value of {name} on one line")
     return lines[0].strip()
