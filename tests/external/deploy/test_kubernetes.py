@@ -110,7 +110,10 @@ def test_a_killed_container_that_is_started_again_passes_its_probes_and_the_run_
     cluster.host.docker("start", name)  # as a kubelet does
     assert eventually("readiness", lambda: cluster.passes(pod, container, container["readinessProbe"]))
     job = SPECS["rollyard-collector"]
-    assert "3 of 3 ready" in cluster.run("rollyard-collector", job, job["initContainers"][0])
+    waits_for_all = job["initContainers"][0]
+    assert eventually(
+        "the killed one is forgotten", lambda: "3 of 3 ready" in cluster.run("rollyard-collector", job, waits_for_all)
+    )
 
 
 def test_every_part_ends_within_its_grace_period(cluster: Cluster) -> None:
