@@ -21,11 +21,12 @@ _IN_A_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0"
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    if not (CAN_START and shutil.which("ip")):
-        pytest.skip("needs root, dockerd and ip (apt-get install docker.io iproute2)")
+    compose = Path(sys.executable).with_name("docker-compose")
+    if not (CAN_START and shutil.which("ip") and compose.exists()):
+        pytest.skip("needs root, dockerd, ip (apt-get install docker.io iproute2) and make test-deploy")
     folder = tmp_path_factory.mktemp("client")
     (folder / "cli-plugins").mkdir()
-    (folder / "cli-plugins/docker-compose").symlink_to(Path(sys.executable).with_name("docker-compose"))
+    (folder / "cli-plugins/docker-compose").symlink_to(compose)
     wheels = _wheels(tmp_path_factory.mktemp("base"))
     with private_engine(_IN_A_NETWORK) as (variables, daemon):
         host = Host({**os.environ, **variables, "DOCKER_CONFIG": str(folder), "DOCKER_BUILDKIT": "0"}, daemon.pid)
