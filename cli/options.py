@@ -26,6 +26,7 @@ from pydantic_core import PydanticUndefined
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.run_types import TlsFiles
 from rollyard.records.script import EXIT_DONE, exit_status
+from rollyard.records.variables import variable
 from rollyard.services.config.overrides import (
     ConfigOverride,
     as_override,
@@ -635,7 +636,7 @@ def listening_token(host: str, token: str | None, exposed: str, otherwise: str) 
 
     if is_loopback(host):
         return token
-    found = token or os.environ.get("ROLLYARD_TOKEN")
+    found = token or variable(os.environ, "ROLLYARD_TOKEN")
     if not found:
         raise OperatorError(
             f"{exposed} would be open to other hosts on {host} without a token: add --token ... or export "

@@ -20,6 +20,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import AccessRules, HeadFile, Keys, TlsFiles
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.terminal import pluralize
+from rollyard.records.variables import variable
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -66,7 +67,8 @@ class RunOptions(TlsOptions):
     head_port: int = Field(default=11000, ge=0, le=65535)
     """Port of the head. If it is taken, a different one is used and printed."""
     token: str | None = None
-    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN, or
+    from the file that ROLLYARD_TOKEN_FILE names."""
     allow_other_users: bool = False
     """Without a token: accept requests from all users of this host, not only root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)
@@ -107,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
     if options.ray_head_node_address:

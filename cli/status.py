@@ -25,6 +25,7 @@ from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import HeadFile, HeadServer, ServerInstance, play_token
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.terminal import duration, plain_line
+from rollyard.records.variables import variable
 from rollyard.services.head.registry_client import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
@@ -83,7 +84,7 @@ async def _show_once(options: StatusOptions) -> int:
 
 
 async def _play_token(options: StatusOptions) -> str:
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     if token is None:
         transport = HttpTransport()
         try:
@@ -134,7 +135,7 @@ async def _fetch(transport: HttpTransport, options: StatusOptions, print_line: P
 
 
 async def _find(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> HeadFile:
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    token = options.token or variable(os.environ, "ROLLYARD_TOKEN")
     address = head_address(options.head, options.head_server)
     return await find_run(transport, Path.cwd(), address, token, print_line, nemo_gym=True)
 

@@ -35,6 +35,7 @@ from rollyard.records.rollout_file import check_output, named_files
 from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 from rollyard.services.config import plugins
 from rollyard.services.config.plugins import FAMILIES, search_roots
 from rollyard.services.head.registry_client import RunSnapshot, fetch_instances, fetch_snapshot
@@ -192,7 +193,9 @@ async def _serve(
     transport = HttpTransport()
     try:
         # The page shows rollouts of this folder, so it must not show a run of another folder.
-        find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
+        find = partial(
+            find_run, transport, Path.cwd(), options.head, variable(os.environ, "ROLLYARD_TOKEN"), default=None
+        )
         settings = ViewerSettings(options.author, options.read_only, options.pass_threshold, options.workers)
         viewer = Viewer(file_index, series, replays, decoder, FoundRun(transport, find), settings)
         protected_app = ViewerAccessMiddleware(viewer.app, _access(options, token), token=token)

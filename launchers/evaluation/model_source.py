@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from rollyard.launchers.evaluation.eval_config import EvalConfig, PolicyApi, VllmSettings
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 
 NO_KEY = "EMPTY"
 """API key for endpoints that require none, as in vLLM's documentation."""
@@ -74,11 +75,11 @@ def find_model(config: EvalConfig, environ: Mapping[str, str]) -> ModelSource:
     if model.startswith(SERVED):
         if not name:
             raise OperatorError("model='vllm/' names no model; expected vllm/<hub name or folder>")
-        key = config.policy_api_key or environ.get("VLLM_API_KEY", "")
+        key = config.policy_api_key or variable(environ, "VLLM_API_KEY") or ""
         return ModelSource("served", config.vllm.served_model_name or name, api_key=key)
     if slash and name and provider in PROVIDERS:
         found = PROVIDERS[provider]
-        key = config.policy_api_key or environ.get(found.key_variable) or ""
+        key = config.policy_api_key or variable(environ, found.key_variable) or ""
         if not key:
             raise OperatorError(f"model={model} needs an API key: export {found.key_variable}=...")
         url = (environ.get(found.url_variable) if found.url_variable else None) or found.base_url
@@ -103,10 +104,11 @@ def _endpoint(config: EvalConfig, url: str, environ: Mapping[str, str]) -> Model
             f"model={config.model} starts a model of its own, but policy_base_url={url} is an endpoint that is already "
             "running: remove one of them, or write the model's name as that endpoint lists it"
         )
-    key = config.policy_api_key or environ.get("policy_api_key") or NO_KEY
-    variable = "policy_api_key" if not config.policy_api_key and environ.get("policy_api_key") else ""
+    found = None if config.policy_api_key else variable(environ, "policy_api_key")
+    key = config.policy_api_key or found or NO_KEY
+    key_variable = "policy_api_key" if found else ""
     api = config.policy_api or "chat"
-    return ModelSource("endpoint", config.model, url.rstrip("/"), api, api_key=key, key_variable=variable)
+    return ModelSource("endpoint", config.model, url.rstrip("/"), api, api_key=key, key_variable=key_variable)
 
 
 def model_of(config: EvalConfig) -> str:

@@ -33,6 +33,7 @@ from rollyard.records.rollout_file import read_status
 from rollyard.records.rollout_keys import Expected, Shard
 from rollyard.records.script import own_command
 from rollyard.records.types import Json, differences
+from rollyard.records.variables import variable
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import ConfigOverride, as_override, parse_overrides, refuse_secrets
 from rollyard.services.config.plugins import search_roots
@@ -304,7 +305,7 @@ async def _check_endpoint(source: ModelSource, environ: Mapping[str, str]) -> li
 
 
 async def _check_servers(config: EvalConfig, run_config: RunConfig, environ: Mapping[str, str]) -> None:
-    preflight = Preflight(run_config.servers, new_keys(environ.get("ROLLYARD_TOKEN")), environ)
+    preflight = Preflight(run_config.servers, new_keys(variable(environ, "ROLLYARD_TOKEN")), environ)
     try:
         if config.ray_head_node_address is not None:
             await check_cluster(config.ray_head_node_address)

@@ -19,6 +19,7 @@ from yaml import MarkedYAMLError, YAMLError
 from rollyard.records.data_files import find_file
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.config.nemo_gym import (
     LAUNCH_KEYS,
@@ -180,7 +181,8 @@ def _check_top_level_keys(tree: DictConfig, overrides: Sequence[ConfigOverride],
 
 def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
     references = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
-    if missing := [name for name in references if not environ.get(name)]:
+    found = {name: variable(environ, name) for name in references}
+    if missing := [name for name, value in found.items() if not value]:
         name, *others = missing
         user = next(_paths_that_use(name, OmegaConf.to_container(tree), ""), "a config")
         also = f" (also not set: {', '.join(others)})" if others else ""
@@ -188,8 +190,8 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
             f"{user} needs ${{{name}}}, which is not set: export {name}=..., "
             f"add {dashed(name)} ..., or put `{name}: ...` in env.yaml{also}"
         )
-    for name in references:
-        tree[name] = environ[name]
+    for name, value in found.items():
+        tree[name] = value
 
 
 def _paths_that_use(name: str, node: Any, path: str) -> Iterator[str]:

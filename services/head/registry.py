@@ -94,7 +94,7 @@ class ServerRegistry:
             detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if registration.name in self._elsewhere:
-            self._remove_expired(registration)
+            self._remove_expired(registration.name, registration.instance)
         elif registration.instance not in self._expected:
             detail = (
                 f"instance {registration.instance!r} is not expected: it was replaced, or this run never launched it"
@@ -132,14 +132,12 @@ class ServerRegistry:
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
 
-    def _remove_expired(self, registration: Registration) -> None:
-        """Remove the server's expired instances, because processes started elsewhere do not report that they exited."""
+    def _remove_expired(self, name: str, reporting: str) -> None:
+        """Remove a server's expired instances once one of them, `reporting`, reports. Nothing else says that processes
+        started elsewhere exited.
+        """
         for instance, member in list(self._members.items()):
-            if (
-                member.spec.name == registration.name
-                and instance != registration.instance
-                and self._clock() - member.last_seen > self._expiry_s
-            ):
+            if member.spec.name == name and instance != reporting and self._clock() - member.last_seen > self._expiry_s:
                 self.remove(instance)
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
@@ -150,6 +148,8 @@ class ServerRegistry:
                 FailureKind.UNKNOWN_SERVER, f"instance {heartbeat.instance!r} is not registered: register first"
             )
         member.last_seen = self._clock()
+        if member.spec.name in self._elsewhere:
+            self._remove_expired(member.spec.name, member.instance)
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
         member.sessions, member.cpu, member.phase = heartbeat.sessions, heartbeat.cpu, heartbeat.phase
         member.counts.append((member.last_seen, heartbeat.requests))

@@ -220,7 +220,8 @@ class Server:
             return
         call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
         route = self.__route_of(call.path) if scope["method"] == "POST" else None
-        if rejection := self.__rejection(scope["method"], call.path, call.headers, scope):
+        rejection = self.__rejection(scope["method"], call.path, call.headers, scope)
+        if rejection and not _is_probe(scope, rejection):
             await self.__send(await self.__reject(call.path, rejection), partial(_send_asgi, send))
         elif route is not None:
             await self.__serve(route, call, receive, send, scope)
@@ -500,6 +501,12 @@ def _play_header(token: str | None) -> bytes:
 
 def _text_of(handler: Handler) -> str:
     return inspect.cleandoc(handler.__doc__ or "")
+
+
+def _is_probe(scope: Scope, rejection: Failure) -> bool:
+    """Whether a request lacks only the token and asks for one bit, as the probes of Kubernetes do."""
+    is_ready = scope["method"] == "GET" and scope["path"] == "/ready"
+    return is_ready and rejection.kind is FailureKind.UNAUTHORIZED
 
 
 def _without_prefix(path: str) -> str:

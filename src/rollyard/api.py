@@ -25,6 +25,7 @@ from rollyard.records.rollout_file import Rollouts
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import Directory
+from rollyard.records.variables import variable
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.plugins import search_roots
@@ -72,7 +73,7 @@ def stack(
     roots = search_roots(here, server_roots)
     given = [config] if isinstance(config, str | Path | Mapping) else config
     files = [file if isinstance(file, Mapping) else str(file) for file in given]
-    secret = token or os.environ.get("ROLLYARD_TOKEN")
+    secret = token or variable(os.environ, "ROLLYARD_TOKEN")
     with python_words():
         loaded = load(files, parse_overrides(overrides), roots, os.environ)
         check_exposure(loaded.servers, secret, "127.0.0.1")
@@ -109,7 +110,7 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
     """
     check_arguments(locals())
     here = Path.cwd() if folder is None else Path(folder)
-    return RunningStack(lambda: _connected(head, here, token or os.environ.get("ROLLYARD_TOKEN")))
+    return RunningStack(lambda: _connected(head, here, token or variable(os.environ, "ROLLYARD_TOKEN")))
 
 
 @contextlib.asynccontextmanager

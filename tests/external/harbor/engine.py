@@ -67,10 +67,12 @@ _PROGRAMS = (
         "false",
         "python3",
         "xargs",
+        "install",
     ),
 )
 _LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6", "librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1")
 """Those that packages of Python need."""
+CAN_START = os.getuid() == 0 and all(map(shutil.which, ("dockerd", "docker")))
 _LEFT_OUT = {"test", "__pycache__", "idlelib", "tkinter", "lib2to3"}
 
 
@@ -87,16 +89,23 @@ def engine() -> Iterator[dict[str, str]]:
         _make_image({})
         yield {}
         return
-    if os.getuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
+    if not CAN_START:
         print("no engine is running, and there is no dockerd to start as root: tests with containers skip")
         yield {}
         return
+    with private_engine(["dockerd", "--bridge=none"]) as (variables, _):
+        yield variables
+
+
+@contextlib.contextmanager
+def private_engine(command: list[str]) -> Iterator[tuple[dict[str, str], subprocess.Popen[bytes]]]:
+    """Yield the variables with which a client finds an engine that `command` starts, and its process."""
     with tempfile.TemporaryDirectory(prefix="rollyard-engine-") as folder, Path(folder, "log").open("wb") as log:
         places = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
-        network = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        network = ["--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         variables = {"DOCKER_HOST": f"unix://{folder}/socket"}
         daemon = subprocess.Popen(
-            ["dockerd", *places, *network, "--host", variables["DOCKER_HOST"]],
+            [*command, *places, *network, "--host", variables["DOCKER_HOST"]],
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -108,7 +117,7 @@ def engine() -> Iterator[dict[str, str]]:
                     raise SystemExit(f"dockerd did not start: {Path(log.name).read_text()[-1000:]}")
                 time.sleep(0.1)
             _make_image(variables)
-            yield variables
+            yield variables, daemon
         finally:
             daemon.terminate()
             daemon.wait()

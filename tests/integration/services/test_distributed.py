@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.cli import run as ng_run
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.run_types import Registration
+from rollyard.records.run_types import Heartbeat, Registration
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
@@ -172,3 +172,14 @@ def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None
         "alive",
         "new",
     ]
+
+
+def test_an_external_instance_that_was_replaced_at_once_is_removed_when_it_expires() -> None:
+    now = [0.0]
+    registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
+    for instance in ("killed", "new"):
+        registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
+    now[0] = 11.0
+    registry.record_heartbeat(Heartbeat(instance="new", requests=0, in_flight=0, sessions=0))
+    (left,) = (one for one in registry.instances() if one.server_name == AGENT)
+    assert (left.process_name, left.status) == ("new", "success")

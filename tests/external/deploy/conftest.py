@@ -1,0 +1,50 @@
+"""An engine of its own, in a network of its own, with the image of the Dockerfile. Without dockerd, tests skip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollyard.records.data_files import INSTALLED
+from tests.external.deploy.host import Host
+from tests.external.harbor.engine import CAN_START, private_engine
+from tests.support.boxes import TEST_IMAGE
+
+_IN_A_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"', "dockerd"]
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    compose = Path(sys.executable).with_name("docker-compose")
+    if not (CAN_START and shutil.which("ip") and compose.exists()):
+        pytest.skip("needs root, dockerd, ip (apt-get install docker.io iproute2) and make test-deploy")
+    folder = tmp_path_factory.mktemp("client")
+    (folder / "cli-plugins").mkdir()
+    (folder / "cli-plugins/docker-compose").symlink_to(compose)
+    wheels = _wheels(tmp_path_factory.mktemp("base"))
+    with private_engine(_IN_A_NETWORK) as (variables, daemon):
+        host = Host({**os.environ, **variables, "DOCKER_CONFIG": str(folder), "DOCKER_BUILDKIT": "0"}, daemon.pid)
+        host.docker("build", "--quiet", "--tag", "base", str(wheels))
+        host.docker("build", "--quiet", "--build-arg", "BASE=base", "--tag", "rollyard", str(INSTALLED))
+        yield host
+
+
+def _wheels(folder: Path) -> Path:
+    """Make the context of a base image with this host's Python, and the packages that the Dockerfile installs."""
+    chosen = (INSTALLED / "Dockerfile").read_text().partition("subset.py ")[2].partition(" >")[0].split()
+    requirements = subprocess.check_output([sys.executable, INSTALLED / "requirements/subset.py", *chosen])
+    (folder / "requirements.txt").write_bytes(requirements)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    subprocess.run([*pip, "--requirement", folder / "requirements.txt", "--dest", folder / "wheels"], check=True)
+    shutil.copytree("/usr/share/python-wheels", folder / "python-wheels")  # Debian's ensurepip takes pip from here
+    (folder / "Dockerfile").write_text(
+        f"FROM {TEST_IMAGE}\nCOPY wheels /wheels\nCOPY python-wheels /usr/share/python-wheels\n"
+        "ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels\n"
+    )
+    return folder
