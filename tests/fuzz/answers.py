@@ -11,7 +11,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers import programs
-from rollyard.resources_servers.answers.equality import compare_without_algebra
+from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.environment import Verification
 from rollyard.resources_servers.gsm8k import app as gsm8k
@@ -43,7 +43,7 @@ def formula(data: bytes) -> None:
             grade = await _GRADER.grade(gold, response, form)
             assert grade.answer is not None or not (grade.lenient or grade.strict or grade.in_requested_format)
 
-    if 0 < len(gold) <= math.MAX_CHARACTERS:
+    if 0 < len(gold) <= MAX_CHARACTERS:
         _graded(grade())
         compared = compare_without_algebra(gold, gold)
         if gsm8k.gold_number(gold) == gold and compared is not None:

@@ -35,7 +35,7 @@ from rollyard.services.http.request import HttpResponse, Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_line, parse_row
 from rollyard.services.server.app import Context
-from rollyard.testing import KEYS, Maker, Script, agent_server, calls, environment_server
+from rollyard.testing import KEYS, Maker, Script, Turn, agent_server, calls, environment_server
 from tests.fuzz.texts import pieces
 from tests.support.scripted_engine import COMPLETION, chunks
 
@@ -165,7 +165,7 @@ ROW: Json = {"question": "?", "responses_create_params": {"input": [{"role": "us
 def _episodes() -> Stack:
     """An agent between an environment of Rollyard and a model of others, and one between a model and one of others."""
     environment = environment_server(Counter, {})
-    turns = [calls("step", action="up"), "right"]
+    turns: list[Turn] = [calls("step", action="up"), "right"]
     made: dict[str, Maker] = {
         "counter": environment,
         "agent": agent_server(GameAgent, {"max_steps": 2}, environment="counter", model="odd_model"),

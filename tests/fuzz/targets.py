@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz import answers, servers, texts
+from tests.fuzz import answers, histories, servers, texts
 
 CORPUS = Path(__file__).parent / "corpus"
 Target = Callable[[bytes], None]
@@ -26,6 +26,7 @@ JSON: dict[str, Target] = {
 """Targets whose inputs are mostly JSON."""
 
 TARGETS: dict[str, Target] = JSON | {
+    "history": histories.history,
     "http_request": servers.http_request,
     "engine_stream": partial(servers.engine_answer, True),
     "http_response": texts.http_response,

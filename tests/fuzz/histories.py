@@ -17,10 +17,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    get_state_machine_test,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from rollyard.records.activity import Collection
@@ -224,7 +224,7 @@ class Histories(RuleBasedStateMachine):
         refused = self.refused - self.known
         assert (found.progress.measured, found.refused) == (len(self.known), len(refused))
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: len(self.known) > len(EVERY) // 2)
     @rule()
     def overwrite(self) -> None:
         if self.jobs:
@@ -335,5 +335,10 @@ class Histories(RuleBasedStateMachine):
         assert not [*shard_files(self.output), *self.output.parent.glob(".*")]
 
 
-def test_no_history_loses_or_repeats_a_rollout() -> None:
-    run_state_machine_as_test(Histories, settings=settings(max_examples=60, stateful_step_count=30, derandomize=True))
+_MANY_STEPS = settings(stateful_step_count=40, deadline=None, database=None)
+_HISTORY: Any = get_state_machine_test(Histories, settings=_MANY_STEPS)
+
+
+def history(data: bytes) -> None:
+    """The input chooses the rules and their arguments, so that `make fuzz` can look for new ones by coverage."""
+    _HISTORY.hypothesis.fuzz_one_input(data)
