@@ -81,7 +81,8 @@ def fuzz(name: str, target: Callable[[bytes], None], seconds: int, corpus: Path,
 
     limits = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", f"-timeout={HANGS_S}", f"-rss_limit_mb={MEMORY_MB}"]
     kept = ["-print_final_stats=1", f"-artifact_prefix={FOUND}/{name}-", str(found), str(corpus)]
-    mutator = {"custom_mutator": json_mutator(atheris.Mutate)} if is_json else {}
+    # The function is another one after the call of Fuzz.
+    mutator = {"custom_mutator": json_mutator(lambda data, size: atheris.Mutate(data, size))} if is_json else {}
     atheris.Setup([name, *limits, *kept], one, **mutator)
     atheris.Fuzz()
 

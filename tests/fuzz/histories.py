@@ -43,7 +43,7 @@ from tests.support.partial_runs import task, write_lines
 TASKS, REPEATS = 3, 2
 EVERY = [(index, repeat) for index in range(TASKS) for repeat in range(REPEATS)]
 SHARES = [None, *(Shard(number, count) for count in (1, 2, 3) for number in range(1, count + 1))]
-DAMAGES = ("not JSON", "another reward", "a line twice", "an unknown task", "no manifest")
+DAMAGES = ("not JSON", "no reward", "a line twice", "an unknown task", "no manifest")
 
 
 class Head:
@@ -256,16 +256,13 @@ class Histories(RuleBasedStateMachine):
         damaged = RolloutPaths(path).manifest if damage == "no manifest" else path
         content = damaged.read_bytes()
         line = _complete_lines(path)[-1] + b"\n"
-        if damage == "not JSON":
-            damaged.write_bytes(b"{]\n" + content)
-        elif damage == "another reward":
-            damaged.write_bytes(line.replace(b'"reward":1.0', b'"reward":"1"') + content)
-        elif damage == "a line twice":
-            damaged.write_bytes(line + content)
-        elif damage == "an unknown task":
-            damaged.write_bytes(line.replace(b'"_ng_task_index":', b'"_ng_task_index":9') + content)
-        else:
-            damaged.write_bytes(b"")
+        changed = {
+            "not JSON": b"{]\n",
+            "no reward": line.replace(b'"reward":', b'"rewards":'),
+            "a line twice": line * 2,
+            "an unknown task": line.replace(b'"_ng_task_index":', b'"_ng_task_index":9'),
+        }
+        damaged.write_bytes(b"" if damage == "no manifest" else content.replace(line, changed[damage]))
         for refused in (lambda: merge(self.output), lambda: self.open(None)):
             with pytest.raises((RunError, OperatorError), match=damaged.name.replace(".", r"\.")):
                 refused()
