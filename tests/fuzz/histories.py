@@ -43,6 +43,7 @@ from tests.support.partial_runs import task, write_lines
 TASKS, REPEATS = 3, 2
 EVERY = [(index, repeat) for index in range(TASKS) for repeat in range(REPEATS)]
 SHARES = [None, *(Shard(number, count) for count in (1, 2, 3) for number in range(1, count + 1))]
+COUNTS = (0, 1, 2, len(EVERY))
 DAMAGES = ("not JSON", "no reward", "a line twice", "an unknown task", "no manifest")
 
 
@@ -127,39 +128,56 @@ class Histories(RuleBasedStateMachine):
     def close(self, job: Job) -> None:
         self.runner.run(job.opened.__aexit__(None, None, None))
 
-    @rule(shard=st.sampled_from(SHARES))
-    def start(self, shard: Shard | None) -> None:
-        path = self.path(shard)
-        together = all(job.shard and shard and job.shard.count == shard.count for job in self.jobs.values())
-        if path in self.jobs or not together:
-            with pytest.raises(InUse):
-                self.open(shard)
-            if shard is not None:
-                self.held.setdefault(path, set())
-            return
-        if shard is None and any(other != self.output for other in self.held):
+    def startable(self, shard: Shard | None) -> bool:
+        """Whether no job is running that writes the same file, or shares the output in another way."""
+        others = [job.shard for job in self.jobs.values()]
+        return all(shard and other and shard.count == other.count and shard != other for other in others)
+
+    @precondition(lambda self: any(map(self.startable, SHARES)))
+    @rule(data=st.data(), count=st.sampled_from(COUNTS))
+    def start(self, data: st.DataObject, count: int) -> None:
+        self.resume(data.draw(st.sampled_from([shard for shard in SHARES if self.startable(shard)])), count)
+
+    def resume(self, shard: Shard | None, count: int) -> None:
+        if shard is None and any(path != self.output for path in self.held):
             self.merged(removes_all=True)
+        path = self.path(shard)
         self.held.setdefault(path, set())
         job = self.jobs[path] = self.open(shard)
         assert job.missing == [key for key in _share(shard) if key not in self.known | self.refused]
         assert job.collection.missing == len(job.missing)
+        self.store(job, count)
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data(), count=st.integers(1, len(EVERY)))
+    @rule(data=st.data())
+    def start_beside(self, data: st.DataObject) -> None:
+        shard = data.draw(st.sampled_from([shard for shard in SHARES if not self.startable(shard)]))
+        with pytest.raises(InUse):
+            self.open(shard)
+        if shard is not None:
+            self.held.setdefault(self.path(shard), set())
+
+    @precondition(lambda self: any(job.missing for job in self.jobs.values()))
+    @rule(data=st.data(), count=st.sampled_from(COUNTS[1:]))
     def collect(self, data: st.DataObject, count: int) -> None:
-        path, job = data.draw(st.sampled_from(sorted(self.jobs.items(), key=lambda pair: pair[0])))
+        self.store(data.draw(st.sampled_from(self.unfinished)), count)
+
+    @property
+    def unfinished(self) -> list[Job]:
+        return [self.jobs[path] for path in sorted(self.jobs) if self.jobs[path].missing]
+
+    def store(self, job: Job, count: int) -> None:
         for key in job.missing[:count]:
             self.serial += 1
             row = {"_ng_task_index": key[0], "_ng_rollout_index": key[1], "reward": 1.0, "serial": self.serial}
-            line = orjson.dumps(row)
-            job.collection.store.append(key, line)
-            self.lines[key] = line
-            self.held[path].add(key)
+            self.lines[key] = orjson.dumps(row)
+            job.collection.store.append(key, self.lines[key])
+            self.held[self.path(job.shard)].add(key)
 
     @precondition(lambda self: any(job.missing for job in self.jobs.values()))
     @rule(data=st.data(), kind=st.sampled_from(["timeout", "bad_task"]))
     def fail(self, data: st.DataObject, kind: str) -> None:
-        job = data.draw(st.sampled_from([self.jobs[path] for path in sorted(self.jobs) if self.jobs[path].missing]))
+        job = data.draw(st.sampled_from(self.unfinished))
         key = data.draw(st.sampled_from(job.missing))
         self.serial += 1
         failure = FailureRow(
@@ -205,7 +223,7 @@ class Histories(RuleBasedStateMachine):
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.known)
     @rule(only_idle=st.booleans())
     def merge(self, only_idle: bool) -> None:
         if self.output in self.jobs or (only_idle and self.jobs):
@@ -318,14 +336,7 @@ class Histories(RuleBasedStateMachine):
         """Whatever has happened, the same command ends with every rollout once, and without the files of others."""
         while self.jobs:
             self.close(self.jobs.popitem()[1])
-        self.start(None)
-        while self.jobs[self.output].missing:
-            self.serial += 1
-            key = self.jobs[self.output].missing[0]
-            line = orjson.dumps({"_ng_task_index": key[0], "_ng_rollout_index": key[1], "reward": 0, "n": self.serial})
-            self.jobs[self.output].collection.store.append(key, line)
-            self.lines[key] = line
-            self.held[self.output].add(key)
+        self.resume(None, len(EVERY))
         self.finish(self.jobs.pop(self.output))
         assert self.known | self.refused == set(EVERY)
         self.each_file_holds_what_was_acknowledged_once()
