@@ -246,8 +246,10 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def overwrite(self) -> None:
         if self.jobs:
+            before = set(self.output.parent.iterdir())
             with pytest.raises(InUse):
                 self.open(None, overwrite=True)
+            assert before == set(self.output.parent.iterdir())
             return
         rows = {line for path in self.held for line in _complete_lines(path)}
         job = self.open(None, overwrite=True)
