@@ -21,4 +21,4 @@ def test_no_kept_input_breaks_its_target(target: str, file: Path) -> None:
 
 
 def test_no_history_loses_or_repeats_a_rollout() -> None:
-    run_state_machine_as_test(Histories, settings=settings(max_examples=60, stateful_step_count=30, derandomize=True))
+    run_state_machine_as_test(Histories, settings=settings(max_examples=40, stateful_step_count=30, derandomize=True))
