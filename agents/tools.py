@@ -71,7 +71,11 @@ def _content_parts(body: bytes) -> list[Json]:
         parts: list[Json] = orjson.loads(body)
     except orjson.JSONDecodeError:
         return []
-    return parts if all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts) else []
+    return parts if all(map(_is_content_part, parts)) else []
+
+
+def _is_content_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _PARTS and isinstance(part.get("text", ""), str)
 
 
 def _is_done(text: str) -> bool:

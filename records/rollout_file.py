@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rollyard.records.data_files import is_plain, lines_of
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.expression_parser import ExpressionError, parse_field
-from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn, with_offsets
+from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn, remove_unfinished, with_offsets
 from rollyard.records.optional import load
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import reader_of
@@ -69,6 +69,11 @@ class RolloutPaths:
     def sidecars(self) -> tuple[Path, ...]:
         """Return the paths of all files that a collection writes except the output."""
         return (self.manifest, self.failures, self.status, self.materialized)
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed collection left of files that it was replacing. No other process may write them now."""
+        for path in (self.manifest, self.status):
+            remove_unfinished(path)
 
 
 class Rollouts:

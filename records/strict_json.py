@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 import orjson
@@ -106,7 +106,10 @@ def _real(text: str) -> float:
     value = float(text)
     if repr(value) == text:
         return value
-    exact = Decimal(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation as error:  # an exponent of 19 digits
+        raise ValueError(f"the number {_shorten(text)} exceeds a double's range; {_QUOTE}") from error
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if abs(value) == float("inf"):
         raise ValueError(f"the number {_shorten(text)} exceeds a double's range; {_QUOTE}")

@@ -45,6 +45,17 @@ def json_object(body: bytes) -> Json:
     return value
 
 
+def _read_object(body: bytes) -> tuple[Json, bool]:
+    """Parse the body as `json_object` does. Return also whether clients can read it as it is: not all read halves of
+    surrogate pairs, and none reads what is not UTF-8.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json_object(body), False
+    return (value if isinstance(value, dict) else json_object(body)), True
+
+
 def json_bytes(body: bytes) -> bytes:
     """Return the body unchanged. Its first and last bytes are checked to detect error pages and truncated responses."""
     if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
@@ -53,18 +64,18 @@ def json_bytes(body: bytes) -> bytes:
 
 
 def completion_reader(request: Json) -> Callable[[bytes], bytes]:
-    """Return a function that checks the body of an answer, and returns it with calls that every client can read.
+    """Return a function that checks the body of an answer, and returns it with what every client can read.
 
     It raises Failure if the body is not a chat completion with output from the model that answers the request.
     """
     requested = choices_of(request)
 
     def read(body: bytes) -> bytes:
-        completion = json_object(body)
+        completion, is_readable = _read_object(body)
         check_completion(completion, requested)
         messages = [mapping(mapping(choice).get("message")) for choice in completion["choices"]]
         changed = [message for message in messages if normalize_calls(message)]
-        return encode_request(completion) if changed else body
+        return body if is_readable and not changed else encode_request(completion)
 
     return read
 
@@ -75,15 +86,15 @@ def choices_of(request: Json) -> int:
 
 
 def response_bytes(body: bytes) -> bytes:
-    """Return the body of a Response, with calls that every client can read; unchanged if they are.
+    """Return the body of a Response, with what every client can read; unchanged if it is.
 
     Raises Failure if it is not a Response with output from the model.
     """
-    response = json_object(body)
+    response, is_readable = _read_object(body)
     check_response(response)
     read = read_items(response["output"])
     changed = any(item is not before for item, before in zip(read, response["output"], strict=True))
-    return encode_request({**response, "output": read}) if changed else body
+    return body if is_readable and not changed else encode_request({**response, "output": read})
 
 
 def encode_request(request: Json | list[Json]) -> bytes:

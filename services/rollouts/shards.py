@@ -38,7 +38,7 @@ from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import ServerCode
 from rollyard.records.types import Json, State, differences
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import REPAIR_HINT, JsonLines, repeated, valid_failures, valid_rows
+from rollyard.services.rollouts.store import REPAIR_HINT, JsonLines, valid_failures, valid_rows
 
 _COUNT = re.compile(r"\.shard-\d+-of-(\d+)")
 
@@ -97,8 +97,7 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
             return is_new
 
         for key, line in valid_rows(rows.rows(), output, expected):
-            if not add(key, line):
-                raise repeated(key, line, output)
+            add(key, line)
         if files:
             replace(paths.manifest, encode_manifest(manifest))
         for file in files:
@@ -178,10 +177,12 @@ def known_manifest(
 
 
 def move_aside(output: Path) -> list[str]:
-    """Rename the files of all shards, and return notes. Raises InUse if a job is writing to one of them."""
+    """Rename the files of all shards, and return notes. Raises InUse if a job is writing to one, or to the output."""
     files, stamp = shard_files(output), time.strftime("%Y%m%d-%H%M%S")
-    if locked := next(filter(is_locked, files), None):
+    if locked := next(filter(is_locked, (output, *files)), None):
         raise InUse(f"another process is writing to {locked}: wait for it, or choose another output")
+    for file in files:
+        RolloutPaths(file).remove_unfinished()
     return [
         f"{path.name} was renamed to {path.rename(unused(path.with_name(f'{path.name}.{stamp}'))).name}"
         for file in files
@@ -295,6 +296,7 @@ def _size(path: Path) -> int:
 def _remove(files: list[Path]) -> None:
     for file in files:
         paths = RolloutPaths(file)
+        paths.remove_unfinished()
         # The manifest last: without it, a file's rows are refused.
         for path in (paths.failures, paths.status, paths.materialized, file, paths.manifest):
             path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import orjson
 
 from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, remove_unfinished, replace, skip, strict
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, skip, strict
 from rollyard.records.locked_files import open_locked, outside_change, replace_locked, unused, write_synced
 from rollyard.records.manifest import (
     Adoption,
@@ -199,8 +199,7 @@ class RolloutStore:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
             check_not_shared(paths.output, paths.manifest, paths.sidecars())
-            for path in (paths.manifest, paths.status):
-                remove_unfinished(path)
+            paths.remove_unfinished()
             if overwrite:
                 self._move_aside()
             self.code = dict(code or {})
@@ -232,8 +231,7 @@ class RolloutStore:
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
         """Read which rollouts are done or have permanently failed. Raises RunError like `valid_rows`."""
         for key, line in valid_rows(self._rows.rows(), self.paths.output, expected):
-            if not self.done.add(key):
-                raise repeated(key, line, self.paths.output)
+            self.done.add(key)
             if on_row is not None:
                 on_row(cast(RolloutRow, line.value))
         for key, line in valid_failures(self._failures.rows(), self.paths.failures, expected):
@@ -407,8 +405,10 @@ def valid_rows(
 ) -> Iterator[tuple[Key, ParsedLine]]:
     """Yield the rollouts of a file with their keys.
 
-    Raises RunError if a row is not one of the `expected` rollouts, has a key twice, or lacks a finite reward.
+    Raises RunError if a row is not one of the `expected` rollouts, repeats another, has a key twice, or lacks a finite
+    reward.
     """
+    found = KeySet()
     for line in lines:
         if duplicated := duplicate_key(line.line):
             raise RunError(f"{path}: line {line.number} has the key {duplicated} twice. {REPAIR_HINT}")
@@ -416,6 +416,11 @@ def valid_rows(
         if not is_reward(line.value.get("reward")):
             problem = f"reward {line.value.get('reward')!r:.40}; {EXPECTED}"
             raise RunError(f"{path}: line {line.number} has {problem}. {REPAIR_HINT}")
+        if not found.add(key):
+            raise RunError(
+                f"{path}: line {line.number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two lines, or "
+                "start over with --overwrite."
+            )
         yield key, line
 
 
@@ -424,13 +429,6 @@ def valid_failures(
 ) -> Iterator[tuple[Key, ParsedLine]]:
     """Yield the failed attempts of a file with their keys, as `valid_rows` does."""
     return ((_validated_key(line.value, path, line.number, expected), line) for line in lines)
-
-
-def repeated(key: Key, line: ParsedLine, path: Path) -> RunError:
-    return RunError(
-        f"{path}: line {line.number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two lines, or start "
-        "over with --overwrite."
-    )
 
 
 def _validated_key(row: Json, path: Path, number: int, expected: Expected | None) -> Key:
