@@ -197,6 +197,7 @@ class RolloutStore:
             self._rows = JsonLines(paths.output)
         except OSError as error:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
+        opened = [self._rows]
         try:
             check_not_shared(paths.output, paths.manifest, paths.sidecars())
             for path in (paths.manifest, paths.status):
@@ -208,6 +209,7 @@ class RolloutStore:
             manifest = self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter, origin)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
+            opened.append(self._failures)
             self._encoded = encode_manifest(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
@@ -226,7 +228,8 @@ class RolloutStore:
                     f"identifies a row's version ({paths.manifest.name} lists them)"
                 )
         except BaseException:
-            self._rows.close()
+            for lines in opened:
+                lines.close()
             raise
 
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Makes time, ids and process numbers of this process depend on the seed alone. Imported before the product's code.
+"""The clock of a simulation: makes time, ids and process numbers of this process depend on the seed alone.
 
 Some of the product's classes take `time.monotonic` as a default argument, so it is replaced before they are imported.
 """
@@ -30,22 +30,39 @@ class SimClock:
         def token(size: int | None = None) -> bytes:
             return self.rng.randbytes(size or 32)
 
-        real_pid = os.getpid()
-        module: Any = time
-        module.monotonic = module.perf_counter = now
-        module.time = lambda: START + now()
-        module.process_time = module.thread_time = lambda: 0.0
-        module.time_ns = lambda: int((START + now()) * 1e9)
-        module.monotonic_ns = module.perf_counter_ns = lambda: int(now() * 1e9)
-        secret: Any = secrets
-        secret.token_bytes = token
-        secret.token_hex = lambda size=None: token(size).hex()
-        secret.token_urlsafe = lambda size=None: token(size).hex()
-        system: Any = os
-        system.urandom = token
-        system.getpid = lambda: real_pid if self.loop is None else 1000 + sum(PROCESS.get().encode())
-        ids: Any = uuid
-        ids.uuid4 = lambda: uuid.UUID(bytes=self.rng.randbytes(16), version=4)
+        def pid() -> int:
+            return real_pid() if self.loop is None else 1000 + sum(PROCESS.get().encode())
+
+        real_pid, real_localtime, real_strftime = os.getpid, time.localtime, time.strftime
+        replaced: dict[Any, dict[str, Any]] = {
+            time: {
+                "monotonic": now,
+                "perf_counter": now,
+                "time": lambda: START + now(),
+                "process_time": lambda: 0.0,
+                "thread_time": lambda: 0.0,
+                "time_ns": lambda: int((START + now()) * 1e9),
+                "monotonic_ns": lambda: int(now() * 1e9),
+                "perf_counter_ns": lambda: int(now() * 1e9),
+                "localtime": lambda when=None: real_localtime(START + now() if when is None else when),
+                "strftime": lambda shape, when=None: real_strftime(shape, when or real_localtime(START + now())),
+            },
+            secrets: {
+                "token_bytes": token,
+                "token_hex": lambda size=None: token(size).hex(),
+                "token_urlsafe": lambda size=None: token(size).hex(),
+            },
+            os: {"urandom": token, "getpid": pid},
+            uuid: {"uuid4": lambda: uuid.UUID(bytes=self.rng.randbytes(16), version=4)},
+        }
+        for module, functions in replaced.items():
+            for name, function in functions.items():
+                setattr(module, name, function)
+        from rollyard.services.http.loop_lag import LagAwareTimeout
+
+        # They are kept in a set, whose order depends on hashes, which are memory addresses by default.
+        timeouts: Any = LagAwareTimeout
+        timeouts.__hash__ = lambda timeout: hash(timeout._until)
 
     def start(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop

@@ -20,49 +20,75 @@ START = 1_700_000_000.0
 """What the simulated calendar shows at the start, in Unix seconds."""
 
 
+class Killed(BaseException):
+    """Unwinds the code of a simulated process that has just died in the middle of a call."""
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose hash is its number, so that the order of a set of tasks does not depend on memory addresses."""
+
+    def __init__(self, number: int, work: Any, **more: Any) -> None:
+        self.number = number  # first, because a task adds itself to a set while it is made
+        super().__init__(work, **more)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, rng: random.Random, on_step: Callable[[], None] = lambda: None) -> None:
+        """`on_step` is called after each callback; what it raises ends the run."""
         super().__init__()
         self._rng = rng
         self._now = 0.0
         self._queues: dict[str, deque[asyncio.Handle]] = {}
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._number = 0
         self._dead: set[str] = set()
         self._frozen: dict[str, deque[asyncio.Handle]] = {}
-        self.graveyard: list[Any] = []
-        self._number = 0
         self._on_step = on_step
         self.steps = 0
         self.errors: list[str] = []
+        """Exceptions that nobody has handled."""
+        self._kept: list[Any] = []
+        """All tasks, and what dead processes had to do: if they were collected, their `finally` blocks would run."""
         self.set_exception_handler(self._note)
-        self.tasks: list[asyncio.Task[Any]] = []
-        """All tasks: a killed process must not run its `finally` blocks, as it would if its tasks were collected."""
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._now
 
+    def spawn(self, process: str, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine as a part of that process."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        return self.create_task(work, context=context)
+
     def kill(self, process: str) -> None:
         """End a process as `kill -9` does: nothing of it runs again, not even its `finally` blocks."""
         self._dead.add(process)
-        self.graveyard += [self._queues.pop(process, None), self._frozen.pop(process, None)]
+        self._kept += [self._queues.pop(process, None), self._frozen.pop(process, None)]
 
-    def drop(self) -> None:
-        self._timers.clear()
-        self._queues.clear()
-        self._frozen.clear()
-        self.graveyard.clear()
-        self.tasks.clear()
-        self._ready.clear()
+    def is_dead(self, process: str) -> bool:
+        return process in self._dead
 
     def freeze(self, process: str) -> None:
         """Stop a process as SIGSTOP does; what it has to do waits for `thaw`."""
-        if process not in self._dead:
+        if process not in self._dead and process not in self._frozen:
             self._frozen[process] = self._queues.pop(process, deque())
 
     def thaw(self, process: str) -> None:
         if queue := self._frozen.pop(process, None):
             self._queues[process] = queue
+
+    def drop(self) -> None:
+        """Forget everything that is left to do."""
+        self.set_exception_handler(lambda loop, context: None)
+        for kept in self._kept:
+            if isinstance(kept, SimTask):
+                kept._log_destroy_pending = False  # type: ignore[attr-defined]
+        for collection in (self._timers, self._queues, self._frozen, self._kept):
+            collection.clear()  # type: ignore[attr-defined]
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Run the function at a drawn time; what it returns arrives as from a thread."""
@@ -73,6 +99,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 return
             try:
                 result = func(*args)
+            except Killed:
+                return
             except Exception as error:
                 future.set_exception(error)
             else:
@@ -86,10 +114,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._enqueue(handle)
         return handle
 
-    def call_soon_threadsafe(
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
@@ -99,39 +124,41 @@ class SimLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._number, handle))
         return handle
 
-    def _enqueue(self, handle: asyncio.Handle) -> None:
+    def _enqueue(self, handle: Any) -> None:
         process = handle._context.get(PROCESS, "world")
         if process in self._frozen:
             self._frozen[process].append(handle)
+        elif process in self._queues:
+            self._queues[process].append(handle)
         elif process not in self._dead:
-            self._queues.setdefault(process, deque()).append(handle)
+            self._queues[process] = deque((handle,))
 
     def _run_once(self) -> None:
-        while self._timers and self._timers[0][0] <= self._now:
-            timer = heapq.heappop(self._timers)[2]
+        timers, queues = self._timers, self._queues
+        while timers and timers[0][0] <= self._now:
+            timer = heapq.heappop(timers)[2]
             if not timer.cancelled():
                 self._enqueue(timer)
-        names = list(self._queues)
-        if not names:
-            while self._timers and self._timers[0][2].cancelled():
-                heapq.heappop(self._timers)
-            if not self._timers:
+        if not queues:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+            if not timers:
                 raise RuntimeError("nothing is left to run, and nobody will wake the tasks that wait")
-            self._now = self._timers[0][0]
+            self._now = timers[0][0]
             return
-        process = names[self._rng.randrange(len(names))] if len(names) > 1 else names[0]
-        queue = self._queues[process]
+        process = next(iter(queues)) if len(queues) == 1 else self._rng.choice(list(queues))
+        queue = queues[process]
         handle = queue.popleft()
         if not queue:
-            del self._queues[process]
+            del queues[process]
         if not handle.cancelled():
             self.steps += 1
             handle._run()
             self._on_step()
 
     def _make_task(self, loop: Any, work: Any, *, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
-        self.tasks.append(task)
+        task = SimTask(len(self._kept), work, loop=loop, context=context)
+        self._kept.append(task)
         return task
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -144,5 +171,4 @@ class SimLoop(asyncio.BaseEventLoop):
         pass
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if PROCESS.get() not in self._dead:
-            self.errors.append(f"{PROCESS.get()}: {context.get('message')} {context.get('exception')!r}")
+        self.errors.append(f"{context.get('message')} {context.get('exception')!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 from rollyard.records.errors import Failure
@@ -33,7 +33,7 @@ class Faults:
     answer_lost: float = 0.0
     """The server acts, and its answer is lost."""
     cut: float = 0.0
-    """The connection breaks in the middle of the answer."""
+    """The connection breaks in the middle of the answer. A client that does not know its length takes it for whole."""
 
 
 @dataclass(eq=False)
@@ -46,28 +46,36 @@ class Exchange:
 
 
 class SimNetwork:
-    def __init__(self, loop: SimLoop, rng: random.Random, faults: Faults) -> None:
+    def __init__(
+        self, loop: SimLoop, rng: random.Random, faults: Faults, log: Callable[[str], None] | None = None
+    ) -> None:
         self._loop = loop
         self._rng = rng
         self.faults = faults
         self.apps: dict[str, tuple[str, ASGIApp]] = {}
         """Base URL -> (process, app)."""
         self.cut_links: set[frozenset[str]] = set()
-        self._open: set[Exchange] = set()
+        self._open: dict[Exchange, None] = {}
         self.requests = 0
+        self._log = log
 
     def mount(self, url: str, process: str, app: ASGIApp) -> None:
         self.apps[url] = process, app
 
-    def process_died(self, process: str) -> None:
+    def process_died(self, process: str) -> list[str]:
+        """Break its connections, and return the hosts of the addresses that it had."""
+        hosts = [url.split("/")[2].partition(":")[0] for url, (name, _) in self.apps.items() if name == process]
         self.apps = {url: (name, app) for url, (name, app) in self.apps.items() if name != process}
         for exchange in list(self._open):
             if exchange.server == process:
                 self._later(exchange.client, self._break, exchange.answer)
             elif exchange.client == process:
                 self._later(exchange.server, exchange.gone.set)
+        return hosts
 
-    async def request(self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
+    async def request(
+        self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpResponse:
         """Raises the exceptions of a connection, and waits forever where a connection would."""
         self.requests += 1
         faults, draw = self.faults, self._rng.random
@@ -83,7 +91,7 @@ class SimNetwork:
         if draw() < faults.lost:
             raise ConnectionResetError("the connection was reset")
         exchange = Exchange(client, process, self._loop.create_future())
-        self._open.add(exchange)
+        self._open[exchange] = None
         try:
             self._serve(exchange, app, method, path, body, headers, draw() >= faults.silent)
             if draw() < faults.duplicate:
@@ -91,7 +99,7 @@ class SimNetwork:
                 self._serve(twin, app, method, path, body, headers, False)
             return await exchange.answer
         finally:
-            self._open.discard(exchange)
+            self._open.pop(exchange, None)
             if not exchange.answer.done() or exchange.answer.cancelled():
                 self._later(process, exchange.gone.set)
 
@@ -110,20 +118,22 @@ class SimNetwork:
 
         async def serve() -> None:
             response = await _call(app, method, path, body, headers, exchange.gone)
+            if self._log is not None:
+                self._log(f"{method} {path} of {exchange.client}: {response and response.status}")
             if not answers or response is None or exchange.answer.done():
                 return
             if frozenset((exchange.client, exchange.server)) in self.cut_links:
                 return
-            if is_lost or is_cut:  # a client that knows the length of a body, or its chunks, notices that it is cut
+            if is_cut and exchange.server == "engine":  # our own servers always send the length, an endpoint may not
+                response = response._replace(body=response.body[: self._rng.randrange(len(response.body) + 1)])
+            elif is_lost or is_cut:
                 self._later(exchange.client, self._break, exchange.answer)
-            else:
-                self._later(exchange.client, _resolve, exchange.answer, response)
+                return
+            self._later(exchange.client, _resolve, exchange.answer, response)
 
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, exchange.server)
-        self._loop.create_task(serve(), context=context)
+        self._loop.spawn(exchange.server, serve())
 
-    def _later(self, process: str, act: object, *args: object) -> None:
+    def _later(self, process: str, act: Callable[..., object], *args: object) -> None:
         """Let a message arrive at a process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)

@@ -1,31 +1,31 @@
-"""World: one seed of the whole stack, with its faults, its processes that die, and what must hold at the end."""
+"""World: one seed of the whole stack, with its faults, its processes that die, and what must hold at every step."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
-import hashlib
+import os
 import random
 import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
-from rollyard.agents.simple_agent.app import SimpleAgent, SimpleAgentSettings
+from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import RollyardError
-from rollyard.records.rollout_keys import Shard
+from rollyard.records.rollout_keys import Key, Shard
 from rollyard.records.run_types import Keys
-from rollyard.resources_servers.base import Environment, serve, tool
-from rollyard.records.types import Verdict
-from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.records.types import Json
+from rollyard.resources_servers.base import serve
+from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.datasets.mixture import TaskFile
 from rollyard.services.head.registry import ServerRegistry
@@ -33,128 +33,40 @@ from rollyard.services.head.registry_client import RegistryClient, StackClients
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.request import Message, Receive, Scope, Send, read_body
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
+from rollyard.services.rollouts.shards import merge
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from tests.sim.clock import CLOCK
-from tests.sim.disk import Killed, SimDisk
+from tests.sim.disk import SimDisk
+from tests.sim.episodes import LEDGER, Adding, Broken, Engine, Ledger, check_row
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.network import Faults, SimNetwork, SimTransport
 
 IDLE_S = 120.0
+"""Virtual time after which nothing may be left of any episode; the idle limits of sessions are shorter."""
 LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
+MAX_STEPS = 2_000_000
+MAX_STARTS = 80
+"""How often a command is repeated; the operator mends the network and the disk after half of that."""
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
-_LEDGER = re.compile(r"total=(-?\d+) proof=(\w+)")
-_ANSWER = re.compile(r"answer=(-?\d+) proof=(\w+)")
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
-
-
-def proof(secret: str, amounts: list[int]) -> str:
-    return hashlib.sha256(f"{secret} {amounts}".encode()).hexdigest()[:12]
-
-
-@dataclass
-class Ledger:
-    """What the environments have done, whatever anyone was told about it."""
-
-    verdicts: dict[str, set[float]]
-    """Proof of an episode -> the rewards that its environment gave."""
-    open: Counter[str]
-
-
-LEDGER = Ledger({}, Counter())
-
-
-class Adding(Environment[Any]):
-    """The model adds numbers until the total is the target. Its answer must name the total, and this episode's proof."""
-
-    async def seed(self) -> None:
-        self.secret = CLOCK.rng.randbytes(8).hex()
-        self.amounts: list[int] = []
-        LEDGER.open[PROCESS.get()] += 1
-
-    @tool
-    async def add(self, amount: int) -> str:
-        """Add a number to the total."""
-        self.amounts.append(amount)
-        return f"total={sum(self.amounts)} proof={proof(self.secret, self.amounts)}"
-
-    async def verify(self, response: Any) -> Verdict:
-        found = _ANSWER.search(response.text)
-        own = proof(self.secret, self.amounts)
-        target = int(self.task["target"])
-        is_right = found is not None and int(found[1]) == target == sum(self.amounts) and found[2] == own
-        LEDGER.verdicts.setdefault(own, set()).add(float(is_right))
-        return Verdict(reward=float(is_right), success=is_right, proof=own)
-
-    async def close(self) -> None:
-        LEDGER.open[PROCESS.get()] -= 1
-
-
-class Engine:
-    """The scripted policy, an OpenAI-compatible endpoint that answers from the conversation alone."""
-
-    def __init__(self, rng: random.Random, rate: float) -> None:
-        self._rng = rng
-        self._rate = rate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        status, answer = 200, b""
-        draw = self._rng.random()
-        if scope["path"] != "/v1/chat/completions":
-            status, answer = 404, b'{"error": {"message": "no such path"}}'
-        elif draw < self._rate / 4:
-            status, answer = self._rng.choice([429, 500, 503]), b'{"error": {"message": "busy"}}'
-        elif draw < self._rate / 2:
-            answer = self._rng.choice([b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}'])
-        else:
-            await asyncio.sleep(self._rng.expovariate(5.0) * (100 if draw < self._rate else 1))
-            answer = orjson.dumps(self._completion(orjson.loads(body)))
-        head: Message = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
-        await send(head)
-        await send({"type": "http.response.body", "body": answer})
-
-    def _completion(self, request: Any) -> Any:
-        messages = request["messages"]
-        asked = re.search(r"target (\d+)", str([one for one in messages if one["role"] == "user"]))
-        told = [_LEDGER.search(str(one["content"])) for one in messages if one["role"] == "tool"]
-        seen = [one for one in told if one is not None]
-        assert asked is not None
-        target, total = int(asked[1]), int(seen[-1][1]) if seen else 0
-        if total < target:
-            amount = self._rng.randint(1, min(3, target - total))
-            function = {"name": "add", "arguments": orjson.dumps({"amount": amount}).decode()}
-            call = {"id": f"call_{self._rng.getrandbits(60):x}", "type": "function", "function": function}
-            message: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
-            reason = "tool_calls"
-        else:
-            wrong = self._rng.random() < 0.3
-            own = seen[-1][2] if seen else "none"
-            message = {"role": "assistant", "content": f"answer={total + wrong} proof={own}"}
-            reason = "stop"
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
-        made = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-        return made
+KILLED = "killed"
+_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)(?!_torn)")
+_RESUMING = re.compile(r"resuming: (\d+) of")
 
 
 class _Socket:
     """What HostedServer asks of its socket."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, address: str) -> None:
+        self._address = address
 
     def getsockname(self) -> tuple[str, int]:
-        return self._name, 1
+        return self._address, 1
 
     def close(self) -> None:
         pass
@@ -169,66 +81,100 @@ class SimHosted(HostedServer):
 
 @dataclass(frozen=True)
 class Scenario:
+    """What a seed plays. Times are means in seconds of virtual time; 0: never."""
+
     tasks: int
     repeats: int
     parallel: int
+    environments: int
+    replicas: int
     faults: Faults
     engine: float
-    """Share of the engine's responses that are faulty or slow."""
+    """Share of the engine's responses that are faulty or late."""
     kills: float
-    """Mean time between kills of a server, in seconds; 0: none."""
+    """A server dies, and is started again."""
     freezes: float
+    """A server hangs. Half of those that do are replaced meanwhile, and come back as zombies."""
     cuts: float
+    """A link between two processes is cut."""
     collector_kills: float
-    power: bool
-    """Whether the collector's machine loses power when it is killed."""
+    collector_freezes: float
+    power: float
+    """The host of the collectors loses power."""
+    merges: float
+    """`ng_merge` is started while jobs collect."""
+    tampering: float
+    """Another program renames, edits, truncates, extends or removes a file of the output."""
     full: float
-    shards: int
+    """Probability that a write finds the disk full."""
+    shards: tuple[int, ...]
+    """Number of jobs that share the output, and of those that continue it after all of the jobs before were killed."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Scenario:
         def rate(most: float) -> float:
             return rng.choice([0.0, rng.uniform(0.0, most)])
 
-        def every(least: float, most: float) -> float:
-            return rng.choice([0.0, rng.uniform(least, most)])
+        def every(least_s: float, most_s: float) -> float:
+            return rng.choice([0.0, rng.uniform(least_s, most_s)])
 
-        faults = Faults(
-            rng.choice([0.001, 0.01, 0.1]),
-            *(rate(0.02), rate(0.05), rate(0.03), rate(0.01), rate(0.05), rate(0.03), rate(0.03)),
-        )
         return cls(
             tasks=rng.randint(1, 4),
             repeats=rng.randint(1, 3),
             parallel=rng.randint(1, 8),
-            faults=faults,
+            environments=rng.randint(1, 2),
+            replicas=rng.choice([1, 1, 2]),
+            faults=Faults(
+                delay_s=rng.choice([0.001, 0.01, 0.1]),
+                slow=rate(0.02),
+                refused=rate(0.05),
+                lost=rate(0.03),
+                silent=rate(0.01),
+                duplicate=rate(0.05),
+                answer_lost=rate(0.03),
+                cut=rate(0.03),
+            ),
             engine=rate(0.2),
             kills=every(2.0, 60.0),
             freezes=every(10.0, 120.0),
             cuts=every(10.0, 120.0),
             collector_kills=every(1.0, 30.0),
-            power=rng.random() < 0.5,
+            collector_freezes=every(5.0, 60.0),
+            power=rng.choice([0.0, every(5.0, 60.0)]),
+            merges=every(5.0, 60.0),
+            tampering=rng.choice([0.0, every(5.0, 60.0)]),
             full=rng.choice([0.0, 0.0, 0.05]),
-            shards=rng.choice([1, 1, 2, 3]),
+            shards=tuple(rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 1, 2]))),
         )
 
 
 class World:
-    def __init__(self, seed: int, on_step: Callable[[], None] | None = None) -> None:
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.seed = seed
         self.rng = random.Random(f"world {seed}")
         self.scenario = Scenario.drawn(self.rng)
-        self.folder = Path(tempfile.mkdtemp(prefix="rollyard-sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="rollyard-sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        )
         self.loop = SimLoop(random.Random(f"order {seed}"), self._after_step)
-        self.network = SimNetwork(self.loop, random.Random(f"network {seed}"), self.scenario.faults)
-        self.disk = SimDisk(self.folder, random.Random(f"disk {seed}"))
+        log = self.log if traced else None
+        self.network = SimNetwork(self.loop, random.Random(f"network {seed}"), self.scenario.faults, log)
+        self.disk = SimDisk(self.folder, random.Random(f"disk {seed}"), self.loop)
+        self.disk.on_death, self.disk.on_write = self._died, self._after_write
         self.trace: list[str] = []
-        self._numbers: Counter[str] = Counter()
-        self._processes: dict[str, str] = {}
-        """Role, such as `agent`, -> name of its present process."""
-        self._ended = False
-        self.registry: ServerRegistry | None = None
+        self.ledger = Ledger()
         self.servers: dict[str, Server] = {}
+        """Process -> its server, while it lives."""
+        self._numbers: Counter[str] = Counter()
+        self._slots: dict[tuple[str, int], str] = {}
+        """Server and number of its replica -> the process that `ng_run` takes for it."""
+        self._addresses: list[str] = []
+        """Addresses of dead processes. Another server may get one of them."""
+        self._ends: dict[str, asyncio.Future[str]] = {}
+        """Process on the host of the collectors -> how it ended."""
+        self._engine = Engine(random.Random(f"engine {seed}"), self.scenario.engine)
+        self._reported: set[Key] = set()
+        """What is in files that nobody but the commands has touched since one ended as complete."""
 
     @property
     def output(self) -> Path:
@@ -237,8 +183,7 @@ class World:
     def run(self) -> None:
         """Play the seed. Raises Broken, or what the product's code raised where it must not."""
         CLOCK.start(self.loop, self.seed)
-        LEDGER.verdicts.clear()
-        LEDGER.open.clear()
+        LEDGER.set(self.ledger)
         asyncio.set_event_loop(self.loop)
         try:
             with self.disk.installed():
@@ -246,244 +191,354 @@ class World:
                     self.loop.run_until_complete(self._play())
                 finally:
                     self._bury()
-            self._check_end()
+            self._check_output()
         finally:
             asyncio.set_event_loop(None)
             CLOCK.loop = None
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _bury(self) -> None:
-        """Drop what is left of the processes, so that nothing of it touches a file."""
-        self.disk.is_gone = True
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        for task in self.loop.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.loop.set_exception_handler(lambda loop, context: None)
-        self.loop.drop()
-        self.servers.clear()
-        gc.collect()
-        sys.unraisablehook = hook
-
     def log(self, text: str) -> None:
-        self.trace.append(f"{self.loop.time():10.3f} {PROCESS.get():14} {text}")
+        self.trace.append(f"{self.loop.time():10.3f} {PROCESS.get():16} {text.replace(str(self.folder), '')}")
 
-    def _after_step(self) -> None:
-        if self.loop.steps > 2_000_000:
-            raise Broken("2,000,000 steps")
-        if self.loop.time() > LIMIT_S:
-            raise Broken(f"the collection has not ended after {LIMIT_S:g} s of virtual time")
+    def _bury(self) -> None:
+        """Collect what is left of the processes while the disk is still simulated, so that it touches no file."""
+        self.disk.end()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # coroutines that were never awaited
+            self.loop.drop()
+            self.servers.clear()
+            gc.collect()
+        sys.unraisablehook = hook
 
     async def _play(self) -> None:
         (self.folder / "out").mkdir()
-        (self.folder / "in.jsonl").write_bytes(
-            b"".join(
-                orjson.dumps(
-                    {
-                        "id": f"task {number}",
-                        "target": self.rng.randint(0, 6),
-                        "agent_ref": {"type": "responses_api_agents", "name": "agent"},
-                    }
-                )
-                + b"\n"
-                for number in range(self.scenario.tasks)
-            )
-        )
-        rows = [orjson.loads(line) for line in (self.folder / "in.jsonl").read_bytes().splitlines()]
-        for row in rows:
-            question = {"role": "user", "content": f"reach target {row['target']}"}
-            row["responses_create_params"] = {"input": [question]}
-        (self.folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        (self.folder / "in.jsonl").write_bytes(b"".join(self._task(number) for number in range(self.scenario.tasks)))
         self.disk.sync_all()
         self._start_head()
-        self.network.mount(ENGINE, "engine", Engine(random.Random(f"engine {self.seed}"), self.scenario.engine))
-        for role in ("environment", "model", "agent"):
-            await self._start_server(role)
-        chaos = asyncio.create_task(self._chaos())
-        try:
-            await self._collect()
-        finally:
-            chaos.cancel()
+        self.network.mount(ENGINE, "engine", self._engine)
+        for name in self._kinds:
+            for index in range(self.scenario.replicas):
+                await self._start_server(name, index)
+        self.disk.full = self.scenario.full
+        faults = asyncio.create_task(self._faults())
+        await self._collect()
+        faults.cancel()
+        await asyncio.wait([faults])
+        self.disk.full = 0.0
+        if not faults.cancelled():
+            faults.result()
+        if self.scenario.power:
+            await self._lose_power()
+        await self._last_jobs()  # an operator may repeat a command that is complete
         await self._check_servers()
 
-    # The servers
+    def _task(self, number: int) -> bytes:
+        target = self.rng.randint(0, 6)
+        agent = f"agent-{number % self.scenario.environments}"
+        question = {"role": "user", "content": f"reach target {target}"}
+        params = {"input": [question]}
+        ref = {"type": "responses_api_agents", "name": agent}
+        return orjson.dumps({"target": target, "agent_ref": ref, "responses_create_params": params}) + b"\n"
 
-    def _specs(self) -> list[ServerSpec]:
-        refs = {"resources_server": {"name": "environment"}, "model_server": {"name": "model"}}
-        kinds: dict[str, tuple[str, type[Any], dict[str, Any]]] = {
-            "environment": ("resources_servers", serve(Adding), {"session_idle_s": 60.0, "verified_idle_s": 30.0}),
-            "model": (
-                "responses_api_models",
-                VllmModel,
-                {"model": "m", "base_url": f"{ENGINE}/v1", "request_timeout_s": 20.0, "total_timeout_s": 60.0},
-            ),
-            "agent": ("agents", SimpleAgent, {**refs, "max_steps": 12}),
-        }
-        self._kinds = kinds
-        return [
-            ServerSpec(
-                name, family, name, self.folder, kind.Settings.model_validate(raw), raw=raw, isolated=False
-            )
-            for name, (family, kind, raw) in kinds.items()
-        ]
+    # Processes
 
-    def _start_head(self) -> None:
-        specs = self._specs()
-        self._spawn_name("head")
-        lag = LoopLag()
-        self.registry = ServerRegistry(KEYS.run_id, specs, {}, clock=lag.now)
-        config = RunConfig(tuple(specs), {})
-        client, _ = self._client("head", lag)
-        head = Head(ServerSettings(), Context("head", KEYS, client), self.registry, config, self.folder)
-        head.ready = True
-        self.network.mount(HEAD, "head", head)
+    def _spawn_name(self, name: str) -> str:
+        self._numbers[name] += 1
+        return f"{name}#{self._numbers[name]}"
 
     def _client(self, process: str, lag: LoopLag) -> tuple[ServerClient, RegistryClient]:
         transport = SimTransport(self.network, process, lag)
         registry = RegistryClient(transport, HEAD, KEYS)
         return ServerClient(transport, KEYS, AddressBook(registry.directory), clock=lag.now), registry
 
-    def _spawn_name(self, role: str) -> str:
-        self._numbers[role] += 1
-        name = role if role == "head" else f"{role}#{self._numbers[role]}"
-        self._processes[role] = name
-        return name
-
-    def _task_in(self, process: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, process)
-        return self.loop.create_task(work, context=context)
-
-    async def _start_server(self, role: str) -> None:
-        assert self.registry is not None
-        process = self._spawn_name(role)
-        self.registry.expect(process)
-
-        async def serve_forever() -> None:
-            lag = LoopLag()
-            client, registry = self._client(process, lag)
-            _, kind, raw = self._kinds[role]
-            context = Context(role, KEYS, client, None, client.transport, process)
-            server = kind(kind.Settings.model_validate(raw), context)
-            self.servers[process] = server
-            hosted = SimHosted(server, cast(Any, _Socket(f"{role}-{self._numbers[role]}")), lag=lag)
-            self.network.mount(hosted.url, process, server)
-            while True:
-                try:
-                    await hosted.join(process, registry, client.book)
-                except RollyardError as error:
-                    self.log(f"cannot join: {error}")
-                    await asyncio.sleep(0.5)
-                    continue
-                return
-
-        self._task_in(process, serve_forever())
-        while not self.registry.is_ready(process):
-            await asyncio.sleep(0.05)
-            if self._processes[role] != process:
-                return
-
-    def _kill(self, process: str) -> None:
-        self.log(f"kill -9 {process}")
+    def _died(self, process: str, how: str = KILLED) -> None:
+        """End a process, of which nothing runs again."""
+        self.log(f"{process} ended: {how}")
         self.loop.kill(process)
         self.disk.close_of(process)
-        self.network.process_died(process)
+        self._addresses += self.network.process_died(process)
         self.servers.pop(process, None)
+        if (end := self._ends.get(process)) is not None and not end.done():
+            end.set_result(how)
+
+    # The servers
+
+    def _start_head(self) -> None:
+        self._kinds: dict[str, tuple[str, type[Any], Json]] = {}
+        model = {"model": "m", "base_url": f"{ENGINE}/v1", "request_timeout_s": 20.0, "total_timeout_s": 60.0}
+        self._kinds["model"] = "responses_api_models", VllmModel, model
+        limits = {"session_idle_s": 60.0, "verified_idle_s": 30.0}
+        for number in range(self.scenario.environments):
+            environment = f"environment-{number}"
+            self._kinds[environment] = "resources_servers", _ADDING, limits
+            refs = {"resources_server": {"name": environment}, "model_server": {"name": "model"}}
+            self._kinds[f"agent-{number}"] = "agents", SimpleAgent, {**refs, "max_steps": 12}
+        specs = [
+            ServerSpec(name, family, name, self.folder, kind.Settings.model_validate(raw), raw=raw, isolated=False)
+            for name, (family, kind, raw) in self._kinds.items()
+        ]
+        lag = LoopLag()
+        self.registry = ServerRegistry(KEYS.run_id, specs, {}, clock=lag.now)
+        client, _ = self._client("head", lag)
+        context = Context("head", KEYS, client)
+        head = Head(ServerSettings(), context, self.registry, RunConfig(tuple(specs), {}), self.folder)
+        head.ready = True
+        self.network.mount(HEAD, "head", head)
+
+    async def _start_server(self, name: str, index: int) -> None:
+        """Start a process for this replica, and wait until it is ready or has been replaced."""
+        process = self._slots[name, index] = self._spawn_name(name)
+        self.registry.expect(process)
+        self.loop.spawn(process, self._serve(name, process, self._free_address()))
+        while not self.registry.is_ready(process) and self._slots[name, index] == process:
+            await asyncio.sleep(0.05)
+
+    def _free_address(self) -> str:
+        if self._addresses and self.rng.random() < 0.5:
+            return self._addresses.pop(self.rng.randrange(len(self._addresses)))
+        self._numbers["address"] += 1
+        return f"10.0.0.{self._numbers['address']}"
+
+    async def _serve(self, name: str, process: str, address: str) -> None:
+        lag = LoopLag()
+        client, registry = self._client(process, lag)
+        _, kind, raw = self._kinds[name]
+        context = Context(name, KEYS, client, endpoints=client.transport, instance=process)
+        server = self.servers[process] = kind(kind.Settings.model_validate(raw), context)
+        hosted = SimHosted(server, cast(Any, _Socket(address)), lag=lag)
+        self.network.mount(hosted.url, process, server)
+        while True:
+            try:
+                await hosted.join(process, registry, client.book)
+            except RollyardError as error:
+                self.log(f"cannot join: {error}")
+                await asyncio.sleep(0.5)
+            else:
+                return
 
     # What goes wrong
 
-    async def _chaos(self) -> None:
-        scenario, rng = self.scenario, self.rng
-        tasks = []
-        roles = ("environment", "model", "agent")
+    async def _faults(self) -> None:
+        scenario = self.scenario
+        acts = {
+            self._kill_server: scenario.kills,
+            self._freeze_server: scenario.freezes,
+            self._cut_link: scenario.cuts,
+            self._lose_power: scenario.power,
+            self._merge: scenario.merges,
+            self._tamper: scenario.tampering,
+        }
+        await asyncio.gather(*(self._repeat(act, mean_s) for act, mean_s in acts.items() if mean_s))
 
-        async def every(mean_s: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            for _ in range(12):
-                await asyncio.sleep(rng.expovariate(1.0 / mean_s))
-                await act()
+    async def _repeat(self, act: Callable[[], Coroutine[Any, Any, None]], mean_s: float) -> None:
+        for _ in range(12):
+            await asyncio.sleep(self.rng.expovariate(1.0 / mean_s))
+            await act()
 
-        async def kill() -> None:
-            role = rng.choice(roles)
-            process = self._processes[role]
-            self._kill(process)
-            await asyncio.sleep(rng.uniform(0.0, 3.0))
-            assert self.registry is not None
+    async def _kill_server(self) -> None:
+        (name, index), process = self.rng.choice(list(self._slots.items()))
+        self._died(process)
+        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
+        await self._replace(name, index, process)
+
+    async def _replace(self, name: str, index: int, process: str) -> None:
+        if self._slots[name, index] == process:  # else that has been done
             self.registry.remove(process)
-            await self._start_server(role)
+            await self._start_server(name, index)
 
-        async def freeze() -> None:
-            process = self._processes[rng.choice(roles)]
-            self.log(f"SIGSTOP {process}")
-            self.loop.freeze(process)
-            await asyncio.sleep(rng.expovariate(0.1))
-            self.log(f"SIGCONT {process}")
-            self.loop.thaw(process)
+    async def _freeze_server(self) -> None:
+        (name, index), process = self.rng.choice(list(self._slots.items()))
+        self.log(f"SIGSTOP {process}")
+        self.loop.freeze(process)
+        if self.rng.random() < 0.5:  # its host seems to be lost, and returns
+            await self._replace(name, index, process)
+        await asyncio.sleep(self.rng.expovariate(0.1))
+        self.log(f"SIGCONT {process}")
+        self.loop.thaw(process)
 
-        async def cut() -> None:
-            ends = rng.sample(["head", "engine", *(self._processes[role] for role in self._processes)], 2)
-            link = frozenset(ends)
-            self.log(f"cut {sorted(link)}")
-            self.network.cut_links.add(link)
-            await asyncio.sleep(rng.expovariate(0.1))
-            self.network.cut_links.discard(link)
+    async def _cut_link(self) -> None:
+        collectors = (process for process, end in self._ends.items() if not end.done())
+        link = frozenset(self.rng.sample(["head", "engine", *self._slots.values(), *collectors], 2))
+        self.log(f"cut {sorted(link)}")
+        self.network.cut_links.add(link)
+        await asyncio.sleep(self.rng.expovariate(0.1))
+        self.network.cut_links.discard(link)
 
-        for mean_s, act in ((scenario.kills, kill), (scenario.freezes, freeze), (scenario.cuts, cut)):
-            if mean_s:
-                tasks.append(asyncio.create_task(every(mean_s, act)))
+    async def _lose_power(self) -> None:
+        self.log("power failure")
+        self._kill_collectors()
+        self.disk.lose_power()
+        if lost := self._reported - self._keys().keys():
+            raise Broken(f"commands have ended as complete, and a power failure took {sorted(lost)}")
+
+    def _kill_collectors(self) -> None:
+        for process, end in self._ends.items():
+            if not end.done():
+                self._died(process)
+
+    async def _merge(self) -> None:
+        if max(self.scenario.shards) > 1:
+            process = self._spawn_name("merge")
+            end = self._ends[process] = self.loop.create_future()
+            if self.rng.random() < 0.5:
+                self.disk.die_within(process, 20)
+            self.loop.spawn(process, self._command(process, self._merged))
+            await end
+
+    async def _merged(self) -> str:
+        merged = await asyncio.to_thread(merge, self.output)
+        return f"merged {merged.files} files"
+
+    async def _tamper(self) -> None:
+        """What another program does to a file. The operator undoes it after a while, as the messages ask for."""
+        files = sorted(path for path in self.output.parent.iterdir() if path.name.startswith("rollouts"))
+        if not files:
+            return
+        path, act = self.rng.choice(files), self.rng.choice(["rename", "edit", "truncate", "extend", "remove"])
+        size = path.stat().st_size
+        self._reported.clear()
+        self.log(f"{act} {path.name}")
+        if act == "rename":
+            await self._rename_for_a_while(path)
+        elif act == "edit" and size:
+            await self._edit_for_a_while(path, self.rng.randrange(size))
+        elif act == "truncate":
+            os.truncate(path, self.rng.randint(0, size))
+        elif act == "extend" and path.suffix == ".jsonl":
+            self._put(path, size, b'{"_ng_task_index": 0, ')
+        elif act == "remove" and path.name.endswith("_status.json"):
+            path.unlink()
+
+    async def _rename_for_a_while(self, path: Path) -> None:
+        aside = path.with_name(f"aside {path.name}")
+        path.rename(aside)
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
-            for task in tasks:
-                task.cancel()
+            if not path.exists() and aside.exists():
+                aside.rename(path)
+
+    async def _edit_for_a_while(self, path: Path, place: int) -> None:
+        edit = b"\x01"  # valid nowhere in JSON
+        fd = os.open(path, os.O_RDWR)  # whatever name the file has later
+        try:
+            before = os.pread(fd, 1, place)
+            os.pwrite(fd, edit, place)
+            await asyncio.sleep(self.rng.expovariate(0.2))
+        finally:
+            if os.pread(fd, 1, place) == edit:
+                os.pwrite(fd, before, place)
+            os.close(fd)
+
+    @staticmethod
+    def _put(path: Path, place: int, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY)
+        os.pwrite(fd, data, place)
+        os.close(fd)
 
     # The collection
 
     async def _collect(self) -> None:
-        """Repeat the command of each job, as a user does, until the output is complete."""
-        count = self.scenario.shards
-        jobs = [None] if count == 1 else [Shard(number + 1, count) for number in range(count)]
-        await asyncio.gather(*(self._job(shard) for shard in jobs))
+        """Start the jobs that share the output; the last ones are repeated, as a user does, until it is complete."""
+        for count in self.scenario.shards[:-1]:
+            jobs = [asyncio.create_task(self._job(shard)) for shard in _shards(count)]
+            await asyncio.wait(jobs, timeout=self.rng.expovariate(0.1))
+            for job in jobs:
+                job.cancel()
+            await asyncio.wait(jobs)
+            self._kill_collectors()
+        await self._last_jobs()
+
+    async def _last_jobs(self) -> None:
+        await asyncio.gather(*(self._job(shard) for shard in _shards(self.scenario.shards[-1])))
 
     async def _job(self, shard: Shard | None) -> None:
-        role = "collector" if shard is None else f"collector-{shard.number}"
-        kills = 6 if self.scenario.collector_kills else 0
-        for start in range(60):
-            process = self._spawn_name(role)
-            self.disk.full = self.scenario.full if start < 10 else 0.0
-            if start == 40:  # the operator has mended everything
-                self.network.faults = Faults()
-            task = self._task_in(process, self._collector(process, shard))
-            kill_s = self.rng.expovariate(1.0 / self.scenario.collector_kills) if kills > 0 else None
-            done, _ = await asyncio.wait({task}, timeout=kill_s)
-            if not done and self.rng.random() < 0.5:  # it dies in its next write, of which a part is left
-                self.disk.torn = process
-                done, _ = await asyncio.wait({task}, timeout=60.0)
-            if not done:
-                kills -= 1
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                self._die(process)
+        """Repeat one command until it reports that its part of the output is complete."""
+        name = "collector" if shard is None else f"collector-{shard.number}"
+        hung: list[str] = []
+        for start in range(MAX_STARTS):
+            if start == MAX_STARTS // 2:
+                self._mend()
+            process = self._spawn_name(name)
+            end = self._ends[process] = self.loop.create_future()
+            self.loop.spawn(process, self._command(process, lambda: self._collector(process, shard)))
+            if not await self._disturb(process, end):
+                hung.append(process)
+                self.loop.call_later(self.rng.expovariate(1 / 20), self._thaw, process)
                 continue
-            try:
-                state, error = task.result(), ""
-            except Killed:
-                self.log(f"{process} died in a write")
-                kills -= 1
-                self._die(process)
-                continue
-            except RollyardError as problem:
-                state, error = "error", str(problem)
-            self.log(f"{process} ended: {state} {error}")
-            self.loop.kill(process)
-            self.disk.close_of(process)
-            self.network.process_died(process)
-            if state == "complete":
-                return
-            await asyncio.sleep(self.rng.uniform(0.1, 20.0))
-        raise Broken(f"the command was repeated 60 times, and the output is not complete: {self.trace[-1]}")
+            if (how := await end) == "complete":
+                self._report(shard)
+                break
+            if how != KILLED:
+                await asyncio.sleep(self.rng.uniform(0.1, 20.0))
+        else:
+            raise Broken(f"the command was repeated {MAX_STARTS} times, and the output is not complete")
+        for process in hung:
+            self._thaw(process)
+            await self._ends[process]
 
-    def _die(self, process: str) -> None:
-        self._kill(process)
-        if self.scenario.power:
-            self.disk.lose_power()
+    async def _disturb(self, process: str, end: asyncio.Future[str]) -> bool:
+        """Kill, freeze or leave alone a collector that was just started; False if it is frozen, and left so."""
+        scenario, rng = self.scenario, self.rng
+        kill_s, freeze_s = (
+            rng.expovariate(1.0 / mean_s) if mean_s and self._numbers["disturbed"] < 12 else LIMIT_S
+            for mean_s in (scenario.collector_kills, scenario.collector_freezes)
+        )
+        if min(kill_s, freeze_s) == LIMIT_S:
+            return True
+        self._numbers["disturbed"] += 1
+        await asyncio.wait([end], timeout=min(kill_s, freeze_s))
+        if end.done():
+            return True
+        if kill_s < freeze_s:
+            if rng.random() < 0.5:
+                self._died(process)
+            else:
+                self.disk.die_within(process, 8)
+            return True
+        self.log(f"SIGSTOP {process}")
+        self.loop.freeze(process)
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.expovariate(0.1))
+            self._thaw(process)
+            return True
+        if rng.random() < 0.5:
+            self._start_over()
+        return False
+
+    def _thaw(self, process: str) -> None:
+        self.log(f"SIGCONT {process}")
+        self.loop.thaw(process)
+
+    def _start_over(self) -> None:
+        """Move all files of the output to another folder, as an operator does who wants to start again."""
+        self._numbers["moved"] += 1
+        folder = self.folder / f"moved-{self._numbers['moved']}"
+        folder.mkdir()
+        self.log(f"mv out/* {folder.name}")
+        self._reported.clear()
+        for path in sorted(self.output.parent.iterdir()):
+            path.rename(folder / path.name)
+
+    def _mend(self) -> None:
+        """End all faults, so that a command that still does not succeed will never."""
+        self.log("everything is mended")
+        self.network.faults = Faults()
+        self.network.cut_links.clear()
+        self.disk.full = self._engine.rate = 0.0
+
+    async def _command(self, process: str, main: Callable[[], Coroutine[Any, Any, str]]) -> None:
+        try:
+            how = await main()
+        except RollyardError as error:
+            how = f"error: {error}"
+        except Exception as error:
+            self._ends[process].set_exception(error)  # a command that ends with a traceback
+            return
+        if left := self.disk.open_of(process):
+            self.loop.errors.append(f"{process} has ended ({how}), and left files open: {left}")
+        self._died(process, how)
 
     async def _collector(self, process: str, shard: Shard | None) -> str:
         lag = LoopLag()
@@ -492,68 +547,142 @@ class World:
         plan = CollectionPlan(self.output, repeats=self.scenario.repeats, limits=limits, shard=shard)
         tasks = TaskFile(self.folder / "in.jsonl", agent=None, limit=None)
         async with OpenCollection.opened(plan, tasks, StackClients(client, registry)) as collection:
+            for note in collection.notes:
+                self._check_printed(note)
             return await collection.run(print_line=self.log)
 
     # What must hold
 
-    async def _check_servers(self) -> None:
-        """Wait until every idle limit has passed, on a network that works again: nothing may be left of any episode."""
-        self.network.faults = Faults()
-        self.network.cut_links.clear()
-        for process in list(self.servers):
-            self.loop.thaw(process)
-        await asyncio.sleep(IDLE_S)
-        for process, server in self.servers.items():
-            if left := server.sessions:
-                raise Broken(f"{process} has {left} sessions left")
-            if left := server.in_flight:
-                raise Broken(f"{process} has {left} requests in flight left")
-        for process, count in LEDGER.open.items():
-            if count and process in self.servers:
-                raise Broken(f"{count} environments of {process} were never closed")
-        assert self.registry is not None
-        directory = self.registry.directory()
-        for role in ("environment", "model", "agent"):
-            if self._processes[role] in self.servers and len(directory.servers[role]) != 1:
-                raise Broken(f"{role} is not in the directory, although its process runs: {directory.servers}")
-
-    def _check_end(self) -> None:
+    def _after_step(self) -> None:
         if self.loop.errors:
-            raise Broken(f"unhandled: {self.loop.errors[0]}")
+            raise Broken(self.loop.errors[0])
+        if self.loop.steps > MAX_STEPS:
+            raise Broken(f"the collection has not ended after {MAX_STEPS:,} steps")
+        if self.loop.time() > LIMIT_S:
+            raise Broken(f"the collection has not ended after {LIMIT_S:,} s of virtual time")
+
+    def _after_write(self, process: str, path: str) -> None:
+        """Check the file that a process has changed. What it may handle is not raised here, but in `_after_step`."""
+        if process == "world":
+            return
+        try:
+            if path.endswith("_status.json"):
+                self._check_status(Path(path))
+            elif path.endswith(".jsonl") and self.output.parent == Path(path).parent:
+                self._check_last_line(Path(path))
+        except Broken as broken:
+            self.loop.errors.append(f"{process}: {broken}")
+
+    def _check_last_line(self, path: Path) -> None:
+        if not path.exists() or "_torn" in path.name:
+            return
+        content = path.read_bytes()
+        start = content.rfind(b"\n", 0, -1) + 1
+        if not content.endswith(b"\n") or b"\x01" in content[start:]:
+            return
+        row = orjson.loads(content[start:])
+        if path.stem.endswith("_failures"):
+            if "reward" in row:
+                raise Broken(f"a failed attempt has a reward: {row}")
+            return
+        check_row(row, self.ledger)
+        keys = _keys_in(content)
+        if len(keys) != keys.total():
+            raise Broken(f"{path.name} has a rollout twice: {keys}")
+
+    def _check_status(self, path: Path) -> None:
+        """A status counts what is in the files, unless another program changes them, which is found a second later."""
+        status = orjson.loads(path.read_bytes())
+        if self.scenario.tampering:
+            return
+        shard = _shard_of(path)
+        present = sum(shard is None or key in shard for key in self._keys())
+        if status["measured"] > present:
+            raise Broken(f"{path.name} counts {status['measured']} rollouts, and {present} are in the files")
+        if status["state"] == "complete" and status["measured"] != status["expected"]:
+            raise Broken(f"{path.name} is complete with {status['measured']} of {status['expected']} rollouts")
+
+    def _check_printed(self, note: str) -> None:
+        self.log(note)
+        if (found := _RESUMING.match(note)) and int(found[1]) > len(self._keys()) and not self.scenario.tampering:
+            raise Broken(f"{note!r} was printed, and {len(self._keys())} rollouts are in the files")
+
+    def _report(self, shard: Shard | None) -> None:
+        """A command says that its share is complete: check that it is, and expect it to stay so."""
+        share = {key for key in self._all if shard is None or key in shard}
+        if not self.scenario.tampering:
+            if missing := share - self._keys().keys():
+                raise Broken(f"a command has ended as complete, and {sorted(missing)} are missing")
+            self._reported |= share
+
+    @property
+    def _all(self) -> set[Key]:
+        return {(task, repeat) for task in range(self.scenario.tasks) for repeat in range(self.scenario.repeats)}
+
+    def _keys(self) -> Counter[Key]:
+        """The keys of the complete rows in all files of the output."""
+        found = Counter[Key]()
+        for path in (self.output, *sorted(self.output.parent.glob("rollouts.shard-*-of-?.jsonl"))):
+            if path.exists():
+                found += _keys_in(path.read_bytes())
+        return found
+
+    async def _check_servers(self) -> None:
+        """On a network that works again, nothing may be left of any episode once the idle limits have passed."""
+        self._mend()
+        for process in self.servers:
+            self.loop.thaw(process)
+        for (name, index), process in self._slots.items():
+            if process not in self.servers:
+                await self._replace(name, index, process)
+        until = self.loop.time() + IDLE_S
+        while left := self._left():
+            if self.loop.time() > until:
+                raise Broken(left)
+            await asyncio.sleep(1.0)
+
+    def _left(self) -> str:
+        for process, server in self.servers.items():
+            if server.sessions or server.in_flight or self.ledger.open[process]:
+                return (
+                    f"{process} has left {server.sessions} sessions, {server.in_flight} requests in flight and "
+                    f"{self.ledger.open[process]} environments"
+                )
+        found = {url for urls in self.registry.directory().servers.values() for url in urls}
+        if len(found) != len(self._slots):
+            return f"the directory has {sorted(found)}, and the processes are {self._slots}"
+        return ""
+
+    def _check_output(self) -> None:
+        keys = _keys_in(self.output.read_bytes())
+        if keys != Counter(self._all):
+            raise Broken(f"the output has {sorted(keys.elements())}; expected each of {sorted(self._all)} once")
         rows = [orjson.loads(line) for line in self.output.read_bytes().splitlines()]
-        keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows]
-        expected = {(task, repeat) for task in range(self.scenario.tasks) for repeat in range(self.scenario.repeats)}
-        if len(keys) != len(set(keys)) or set(keys) != expected:
-            raise Broken(f"keys in the output: {sorted(keys)}; expected each of {sorted(expected)} once")
-        status = orjson.loads((self.folder / "out" / "rollouts_status.json").read_bytes())
-        if (status["state"], status["expected"], status["measured"]) != ("complete", len(expected), len(expected)):
-            raise Broken(f"the status is {status}")
-        for line in (self.folder / "out" / "rollouts_failures.jsonl").read_bytes().splitlines():
-            if "reward" in orjson.loads(line):
-                raise Broken(f"a failure has a reward: {line!r}")
+        for row in rows:
+            check_row(row, self.ledger)
         proofs = Counter(row["proof"] for row in rows)
         if repeated := [one for one, count in proofs.items() if count > 1]:
             raise Broken(f"one episode gave two rows: {repeated}")
-        for row in rows:
-            self._check_row(row)
-        left = [path.name for path in (self.folder / "out").iterdir() if path.name.startswith(".")]
-        if left:
+        status = orjson.loads(self.output.with_name("rollouts_status.json").read_bytes())
+        if (status["state"], status["expected"], status["measured"]) != ("complete", len(keys), len(keys)):
+            raise Broken(f"the last status is {status}")
+        names = [path.name for path in self.output.parent.iterdir()]
+        if left := [name for name in names if name.startswith(".") or _SHARD.search(name)]:
             raise Broken(f"temporary files are left: {left}")
 
-    def _check_row(self, row: Any) -> None:
-        items = row["response"]["output"]
-        told = [_LEDGER.search(str(item.get("output"))) for item in items if item["type"] == "function_call_output"]
-        texts = [item["content"][0]["text"] for item in items if item["type"] == "message"]
-        answer = _ANSWER.search(texts[-1]) if texts else None
-        if answer is None:
-            raise Broken(f"a row without an answer has the reward {row['reward']}: {items}")
-        if row["reward"] not in LEDGER.verdicts.get(row["proof"], ()):
-            raise Broken(f"no environment gave {row['reward']} for the proof {row['proof']}")
-        seen = [one for one in told if one is not None]
-        total, own = (int(seen[-1][1]), seen[-1][2]) if seen else (0, row["proof"])
-        right = int(answer[1]) == row["target"] == total and answer[2] == own == row["proof"]
-        if row["target"] and bool(row["reward"]) != right:
-            raise Broken(f"the reward {row['reward']} does not belong to the answer {answer[0]} after {seen}")
-        calls = [item for item in items if item["type"] == "function_call"]
-        if len(calls) != len(told):
-            raise Broken(f"{len(calls)} calls, {len(told)} results")
+
+_ADDING = serve(Adding)
+
+
+def _shards(count: int) -> list[Shard | None]:
+    return [None] if count == 1 else [Shard(number + 1, count) for number in range(count)]
+
+
+def _shard_of(path: Path) -> Shard | None:
+    found = _SHARD.search(path.name)
+    return Shard(int(found[1]), int(found[2])) if found else None
+
+
+def _keys_in(content: bytes) -> Counter[Key]:
+    rows = [orjson.loads(line) for line in content.split(b"\n")[:-1] if b"\x01" not in line]
+    return Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
