@@ -21,6 +21,8 @@ from tests.sim.loop import PROCESS
 
 _TOLD = re.compile(r"total=(-?\d+) proof=(\w+)")
 _ANSWER = re.compile(r"answer=(-?\d+) proof=(\w+)")
+_EMPTY = b'{"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": null}]}'
+"""What a broken engine says in place of a turn."""
 
 
 class Broken(AssertionError):
@@ -35,6 +37,10 @@ class Ledger:
     """Proof of an episode -> the rewards that its environment gave."""
     open: Counter[str] = field(default_factory=Counter)
     """Process -> number of environments that were seeded and not closed."""
+    late: list[str] = field(default_factory=list)
+    """Calls of environments that had been closed."""
+    repeats: bool = False
+    """Whether the network may deliver a request twice, which the product does not notice."""
 
 
 LEDGER: contextvars.ContextVar[Ledger] = contextvars.ContextVar("ledger")
@@ -51,31 +57,45 @@ class Adding(Environment[Any]):
     async def seed(self) -> list[Json]:
         self.secret = CLOCK.rng.randbytes(8).hex()
         self.amounts: list[int] = []
+        self.acts: list[str] = []
+        self.is_closed = False
         LEDGER.get().open[PROCESS.get()] += 1
         return []
 
     @tool
     async def add(self, amount: int) -> str:
         """Add a number to the total."""
+        await self._act(f"add {amount}")
         self.amounts.append(amount)
         return self._told()
 
     @tool
     async def undo(self) -> str:
         """Take back the last number."""
+        await self._act("undo")
         self.amounts.pop()
         return self._told()
 
     async def verify(self, response: Any) -> Verdict:
+        acts = [*self.acts]
+        await self._act("verify")
         found = _ANSWER.search(response.text)
         own = proof(self.secret, self.amounts)
         target = int(self.task["target"])
         is_right = found is not None and int(found[1]) == target == sum(self.amounts) and found[2] == own
         LEDGER.get().verdicts.setdefault(own, set()).add(float(is_right))
-        return Verdict(reward=float(is_right), success=is_right, proof=own)
+        return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts)
 
     async def close(self) -> None:
+        self.is_closed = True
         LEDGER.get().open[PROCESS.get()] -= 1
+
+    async def _act(self, act: str) -> None:
+        """Note a call. It takes a while, so that others meet it."""
+        if self.is_closed:
+            LEDGER.get().late.append(f"{act} at {PROCESS.get()}")
+        self.acts.append(act)
+        await asyncio.sleep(CLOCK.rng.expovariate(50.0))
 
     def _told(self) -> str:
         return f"total={sum(self.amounts)} proof={proof(self.secret, self.amounts)}"
@@ -98,7 +118,7 @@ class Engine:
         elif draw < self.rate / 4:
             status, answer = self._rng.choice([429, 500, 503]), b'{"error": {"message": "busy"}}'
         elif draw < self.rate / 2:
-            answer = self._rng.choice([b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}'])
+            answer = self._rng.choice([b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}', _EMPTY])
         else:
             await asyncio.sleep(self._rng.expovariate(5.0) * (100 if draw < self.rate else 1))
             answer = orjson.dumps(self._completion(orjson.loads(body)["messages"]))
@@ -136,6 +156,11 @@ def check_row(row: Json, ledger: Ledger) -> None:
     ended = _ANSWER.search(texts[-1]) if texts else None
     if row["reward"] not in ledger.verdicts.get(row["proof"], ()):
         raise Broken(f"no environment gave the reward {row['reward']} for the proof {row['proof']}")
+    if ended is None and row["finish_reason"] != "max_steps":
+        raise Broken(f"a row has the reward {row['reward']}, and no answer: {items}")
+    asked = [" ".join([call["name"], *map(str, orjson.loads(call["arguments"]).values())]) for call in calls]
+    if asked != row["acts"] and not ledger.repeats:
+        raise Broken(f"the model asked for {asked}, and the environment did {row['acts']}")
     if len(calls) != len(results):
         raise Broken(f"a row has {len(calls)} calls, and {len(results)} results")
     seen = [found for result in results if (found := _TOLD.search(result))]

@@ -110,6 +110,11 @@ class Scenario:
     shards: tuple[int, ...]
     """Number of jobs that share the output, and of those that continue it after all of the jobs before were killed."""
 
+    @property
+    def idle_s(self) -> float:
+        """Idle limit of sessions: out of reach where agents can always close theirs, so that one left open is seen."""
+        return 60.0 if self.freezes or self.cuts else 2 * LIMIT_S
+
     @classmethod
     def drawn(cls, rng: random.Random) -> Scenario:
         def rate(most: float) -> float:
@@ -162,7 +167,7 @@ class World:
         self.disk = SimDisk(self.folder, random.Random(f"disk {seed}"), self.loop)
         self.disk.on_death, self.disk.on_write = self._died, self._after_write
         self.trace: list[str] = []
-        self.ledger = Ledger()
+        self.ledger = Ledger(repeats=self.scenario.faults.duplicate > 0)
         self.servers: dict[str, Server] = {}
         """Process -> its server, while it lives."""
         self._numbers: Counter[str] = Counter()
@@ -268,7 +273,7 @@ class World:
         self._kinds: dict[str, tuple[str, type[Any], Json]] = {}
         model = {"model": "m", "base_url": f"{ENGINE}/v1", "request_timeout_s": 20.0, "total_timeout_s": 60.0}
         self._kinds["model"] = "responses_api_models", VllmModel, model
-        limits = {"session_idle_s": 60.0, "verified_idle_s": 30.0}
+        limits = {"session_idle_s": self.scenario.idle_s}
         for number in range(self.scenario.environments):
             environment = f"environment-{number}"
             self._kinds[environment] = "resources_servers", _ADDING, limits
@@ -556,6 +561,8 @@ class World:
     def _after_step(self) -> None:
         if self.loop.errors:
             raise Broken(self.loop.errors[0])
+        if self.ledger.late:
+            raise Broken(f"called after its close: {self.ledger.late[0]}")
         if self.loop.steps > MAX_STEPS:
             raise Broken(f"the collection has not ended after {MAX_STEPS:,} steps")
         if self.loop.time() > LIMIT_S:
@@ -654,6 +661,8 @@ class World:
         return ""
 
     def _check_output(self) -> None:
+        if not self.output.exists():
+            raise Broken("the output has left out everything")
         keys = _keys_in(self.output.read_bytes())
         if keys != Counter(self._all):
             raise Broken(f"the output has {sorted(keys.elements())}; expected each of {sorted(self._all)} once")
