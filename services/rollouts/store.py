@@ -95,6 +95,13 @@ class JsonLines:
         if problem:
             raise RunError(problem)
 
+    def is_in_place(self) -> bool:
+        """Return whether `path` refers to the open file."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except OSError:
+            return False
+
     def verify(self) -> None:
         """Run `check`, then compare every line with its hash, if all lines were written here or read with `rows`."""
         self.check()
@@ -261,7 +268,12 @@ class RolloutStore:
             self.permanently_failed.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
-        """Replace `X_status.json`. Errors are ignored: a full disk is reported when the next row is written."""
+        """Replace `X_status.json`, unless the output was moved: it may be that of another collection by now.
+
+        Errors are ignored: a full disk is reported when the next row is written.
+        """
+        if not (self._closed or self._rows.is_in_place()):
+            return
         try:
             replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2), synced=False)
         except RunError:

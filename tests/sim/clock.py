@@ -5,6 +5,8 @@ Some of the product's classes take `time.monotonic` as a default argument, so it
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
 import random
 import secrets
@@ -53,16 +55,20 @@ class SimClock:
                 "token_urlsafe": lambda size=None: token(size).hex(),
             },
             os: {"urandom": token, "getpid": pid},
+            importlib.metadata: {
+                "version": functools.cache(importlib.metadata.version)
+            },  # reads files for each command
             uuid: {"uuid4": lambda: uuid.UUID(bytes=self.rng.randbytes(16), version=4)},
         }
         for module, functions in replaced.items():
             for name, function in functions.items():
                 setattr(module, name, function)
-        from rollyard.services.http.loop_lag import LagAwareTimeout
+        from rollyard.services.http import loop_lag
 
-        # They are kept in a set, whose order depends on hashes, which are memory addresses by default.
-        timeouts: Any = LagAwareTimeout
-        timeouts.__hash__ = lambda timeout: hash(timeout._until)
+        product: Any = loop_lag
+        # Timeouts are kept in a set, whose order depends on hashes, which are memory addresses by default.
+        product.LagAwareTimeout.__hash__ = lambda timeout: hash(timeout._until)
+        product.EVERY_S = product.SWEEP_S  # with 0.1 s, half of all steps of a simulation would measure its lag
 
     def start(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop

@@ -55,7 +55,7 @@ MAX_STARTS = 80
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
 KILLED = "killed"
-_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)(?!_torn)")
+_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)(_manifest|_status|_failures)?\.jsonl?$")
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -408,7 +408,7 @@ class World:
             await self._rename_for_a_while(path)
         elif act == "edit" and size:
             await self._edit_for_a_while(path, self.rng.randrange(size))
-        elif act == "truncate":
+        elif act == "truncate" and path.suffix == ".jsonl":
             os.truncate(path, self.rng.randint(0, size))
         elif act == "extend" and path.suffix == ".jsonl":
             self._put(path, size, b'{"_ng_task_index": 0, ')
@@ -508,7 +508,7 @@ class World:
             await asyncio.sleep(rng.expovariate(0.1))
             self._thaw(process)
             return True
-        if rng.random() < 0.5:
+        if max(scenario.shards) == 1 and rng.random() < 0.5:
             self._start_over()
         return False
 
