@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
-    test-faults chaos chaos-quick soak test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
+    test-faults chaos chaos-quick soak sim-bugs test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist lock lock-nemo-gym clean clean-environments
@@ -120,6 +120,9 @@ chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 3
 
 soak: $(DEV)  ## keep 10,000 episodes in flight against a faulty endpoint for 10 minutes
 	$(BIN)/python -m tests.faults.chaos.soak
+
+sim-bugs: $(DEV)  ## plant bugs in the product and count the seeds until the simulator finds them (BUGS="01 07"); rewrites their table
+	$(BIN)/python -m tests.sim.planted $(BUGS) $(if $(BUGS),,--write docs/evidence/robustness.md)
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
 	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox $(SMOKE)

@@ -21,7 +21,10 @@ from tests.sim.loop import PROCESS
 
 _TOLD = re.compile(r"total=(-?\d+) proof=(\w+)")
 _ANSWER = re.compile(r"answer=(-?\d+) proof=(\w+)")
-_EMPTY = b'{"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": null}]}'
+_BROKEN = (
+    *(b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}'),
+    b'{"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": null}]}',
+)
 """What a broken engine says in place of a turn."""
 
 
@@ -118,7 +121,7 @@ class Engine:
         elif draw < self.rate / 4:
             status, answer = self._rng.choice([429, 500, 503]), b'{"error": {"message": "busy"}}'
         elif draw < self.rate / 2:
-            answer = self._rng.choice([b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}', _EMPTY])
+            answer = self._rng.choice(_BROKEN)
         else:
             await asyncio.sleep(self._rng.expovariate(5.0) * (100 if draw < self.rate else 1))
             answer = orjson.dumps(self._completion(orjson.loads(body)["messages"]))

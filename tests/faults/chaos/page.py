@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,23 @@ reason than the endpoint, two rollouts of one puzzle differ, a session stayed op
 of a process grew by more than a tenth in the last half, or `/metrics` of any server took longer than 2 s.
 """
 
+PLANTED = """\
+## Planted bugs
+
+```bash
+make sim-bugs      # plants each of these bugs in a copy of the product, and simulates until a seed fails
+```
+
+A patch for each is in tests/sim/planted. `make test` checks that all of them still apply. A seed counts as the first
+that finds a bug only if it holds without the patch. Three of the patches, marked below, were written when the simulator
+was finished.
+
+<!-- planted bugs: begin -->
+<!-- planted bugs: end -->
+"""
+_TABLE = re.compile("<!-- planted bugs: begin -->.*<!-- planted bugs: end -->", re.DOTALL)
+"""What `make sim-bugs` writes."""
+
 SUBJECTS = (
     *("invalid model output: the tool name", "invalid model output", "one endpoint of ten", "two endpoints of ten"),
     *("a line of the output", "an input line", "an engine that only", "an engine", "an endpoint that sends"),
@@ -54,7 +72,14 @@ SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and termi
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    path.write_text(text(results), encoding="utf-8")
+    """Write the page, and keep the table of the planted bugs that it has."""
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    path.write_text(with_table(text(results), before), encoding="utf-8")
+
+
+def with_table(page: str, before: str) -> str:
+    table = _TABLE.search(before)
+    return _TABLE.sub(lambda _: table[0], page) if table else page
 
 
 def text(results: Sequence[Result]) -> str:
@@ -68,7 +93,7 @@ def text(results: Sequence[Result]) -> str:
         chosen = [found for found in by_fault.values() if found[0].fault.section == section]
         if chosen:
             parts.append("\n".join([f"## {title}\n", "| fault | what happens |", "|---|---|", *_rows(chosen)]) + "\n")
-    return "\n".join([*parts, SOAK])
+    return "\n".join([*parts, SOAK, PLANTED])
 
 
 def _rows(faults: Sequence[Sequence[Result]]) -> list[str]:
