@@ -41,7 +41,7 @@ class Ledger:
     open: Counter[str] = field(default_factory=Counter)
     """Process -> number of environments that were seeded and not closed."""
     late: list[str] = field(default_factory=list)
-    """Calls of environments that had been closed."""
+    """Calls of environments whose episode was over: it had its verdict, or was closed."""
     repeats: bool = False
     """Whether the network may deliver a request twice, which the product does not notice."""
 
@@ -61,7 +61,7 @@ class Adding(Environment[Any]):
         self.secret = CLOCK.rng.randbytes(8).hex()
         self.amounts: list[int] = []
         self.acts: list[str] = []
-        self.is_closed = False
+        self.is_over = False
         LEDGER.get().open[PROCESS.get()] += 1
         return []
 
@@ -87,15 +87,16 @@ class Adding(Environment[Any]):
         target = int(self.task["target"])
         is_right = found is not None and int(found[1]) == target == sum(self.amounts) and found[2] == own
         LEDGER.get().verdicts.setdefault(own, set()).add(float(is_right))
+        self.is_over = True  # an agent asks for one verdict, which ends the session
         return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts)
 
     async def close(self) -> None:
-        self.is_closed = True
+        self.is_over = True
         LEDGER.get().open[PROCESS.get()] -= 1
 
     async def _act(self, act: str) -> None:
         """Note a call. It takes a while, so that others meet it."""
-        if self.is_closed:
+        if self.is_over:
             LEDGER.get().late.append(f"{act} at {PROCESS.get()}")
         self.acts.append(act)
         await asyncio.sleep(CLOCK.rng.expovariate(50.0))

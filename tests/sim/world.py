@@ -562,7 +562,7 @@ class World:
         if self.loop.errors:
             raise Broken(self.loop.errors[0])
         if self.ledger.late:
-            raise Broken(f"called after its close: {self.ledger.late[0]}")
+            raise Broken(f"called after the end of its episode: {self.ledger.late[0]}")
         if self.loop.steps > MAX_STEPS:
             raise Broken(f"the collection has not ended after {MAX_STEPS:,} steps")
         if self.loop.time() > LIMIT_S:

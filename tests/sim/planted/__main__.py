@@ -28,14 +28,14 @@ APART = 10_000
 """Distance of two starting points."""
 COLUMNS = ("bug", "introduced", "found by", "seeds (median)", "command")
 INVARIANTS = {
+    r"temporary files": "no temporary file is left",
     r"not ended after|repeated \d+ times": "every run ends in bounded virtual time",
     r"has the key|has a rollout twice|the output has|one episode gave two": "each rollout is in the output once",
     r"ended as complete|left out": "what a command reports as complete is, and stays",
     r"status|was printed": "progress never lies",
     r"reward": "a reward stands only with the answer that earned it",
-    r"asked for|after its close": "an environment does what the model asked for, once",
+    r"asked for|after the end": "an environment does what the model asked for, once",
     r"has left|left open": "no session, request or environment is left",
-    r"temporary files": "no temporary file is left",
     r"directory": "the directory lists what lives",
 }
 """What a violation says -> the invariant that it is of. Of several, the first counts."""
@@ -115,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no bug's name begins with {' or '.join(given.names)}; there are {known}")
     with ThreadPoolExecutor(2) as pool:
         hunts = list(pool.map(lambda bug: hunt(bug, given.starts, given.limit), bugs))
-    table = markdown(COLUMNS, [one.row for one in hunts])
+    head, _, *rows = markdown(COLUMNS, [one.row for one in hunts])
+    table = [head, "|---" * len(COLUMNS) + "|", *rows]
     print("\n".join(table))
     if given.write:
         about = f"From {given.starts} starting points each, with at most {given.limit} seeds:"
