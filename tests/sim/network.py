@@ -29,7 +29,7 @@ class Faults:
     silent: float = 0.0
     """The connection breaks so that nobody notices: the client waits until its deadline."""
     duplicate: float = 0.0
-    """The request arrives twice, as a proxy may send it."""
+    """The request arrives twice, the second time perhaps late, as a proxy may send it."""
     answer_lost: float = 0.0
     """The server acts, and its answer is lost."""
     cut: float = 0.0
@@ -96,7 +96,7 @@ class SimNetwork:
             self._serve(exchange, app, method, path, body, headers, draw() >= faults.silent)
             if draw() < faults.duplicate:
                 twin = Exchange(client, process, self._loop.create_future())
-                self._serve(twin, app, method, path, body, headers, False)
+                self._later(process, self._serve, twin, app, method, path, body, headers, False)
             return await exchange.answer
         finally:
             self._open.pop(exchange, None)
