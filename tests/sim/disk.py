@@ -29,7 +29,7 @@ class SimDisk:
         self.full = 0.0
         """Probability that a write finds the disk full."""
         self.on_write: Callable[[str, str], None] = lambda process, path: None
-        """Called after each change of a file, with the name by which it was opened; after a rename, with the new one."""
+        """Called after each change of a file, with the name by which it was opened, or its new name."""
         self.on_death: Callable[[str], None] = lambda process: None
         """Called when a process dies in a call, with its name."""
         self._rng = rng

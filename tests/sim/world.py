@@ -210,6 +210,8 @@ class World:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # coroutines that were never awaited
             self.loop.end()
+            self.network.end()
+            self._ends.clear()
             self.servers.clear()
             for name, function in vars(models).items():
                 if name.endswith("_cached"):  # FastAPI's caches hold the servers of thousands of routes
