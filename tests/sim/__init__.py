@@ -1,1 +1,1 @@
-"""The whole stack in one event loop with a virtual clock: rare orders of events are found by a seed, and replayed by it."""
+"""The whole stack in one event loop with a virtual clock: a seed finds a rare order of events, and replays it."""

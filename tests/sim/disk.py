@@ -29,7 +29,7 @@ class SimDisk:
         self.full = 0.0
         """Probability that a write finds the disk full."""
         self.on_write: Callable[[str, str], None] = lambda process, path: None
-        """Called after each change of a file with the name that it was opened by, and after each rename with the new one."""
+        """Called after each change of a file, with the name by which it was opened, or its new name."""
         self.on_death: Callable[[str], None] = lambda process: None
         """Called when a process dies in a call, with its name."""
         self._rng = rng
@@ -142,7 +142,7 @@ class SimDisk:
         return kept
 
     def _note(self, path: object, undo: Callable[[], object]) -> None:
-        self._journal.append((os.path.dirname(str(path)), undo))
+        self._journal.append((str(Path(str(path)).parent), undo))
 
     def _restore(self, path: Any, kept: Path | None) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -214,7 +214,7 @@ class SimDisk:
         if fd not in self._open_files:
             return
         path = self._open_files[fd][1]
-        if os.path.isdir(path):
+        if Path(path).is_dir():
             self._journal = [(folder, undo) for folder, undo in self._journal if folder != path]
         else:
             found = os.fstat(fd)

@@ -1,4 +1,4 @@
-"""What is played in a simulation: an environment with state, a scripted policy, and a ledger of what really happened."""
+"""What is played in a simulation: an environment with state, a scripted policy, and a ledger of what has happened."""
 
 from __future__ import annotations
 
@@ -55,9 +55,12 @@ def proof(secret: str, amounts: list[int]) -> str:
 
 
 class Adding(Environment[Any]):
-    """The model adds numbers until the total is the target. Its answer must name the total, and this episode's proof."""
+    """The model adds numbers until they sum to the target. Its answer names the total and this episode's proof."""
+
+    is_open = False
 
     async def seed(self) -> list[Json]:
+        self.is_open = True
         self.secret = CLOCK.rng.randbytes(8).hex()
         self.amounts: list[int] = []
         self.acts: list[str] = []
@@ -91,8 +94,14 @@ class Adding(Environment[Any]):
         return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts)
 
     async def close(self) -> None:
+<<<<<<< HEAD
         self.is_over = True
         LEDGER.get().open[PROCESS.get()] -= 1
+=======
+        if self.is_open:  # a session may be closed before it is seeded
+            LEDGER.get().open[PROCESS.get()] -= 1
+        self.is_open = False
+>>>>>>> sim
 
     async def _act(self, act: str) -> None:
         """Note a call. It takes a while, so that others meet it."""

@@ -81,16 +81,20 @@ class SimLoop(asyncio.BaseEventLoop):
         if queue := self._frozen.pop(process, None):
             self._queues[process] = queue
 
-    def drop(self) -> None:
-        """Forget everything that is left to do."""
+    def end(self) -> None:
+        """Forget everything that is left to do, and end code that wants to do more while it is collected."""
         self.set_exception_handler(lambda loop, context: None)
+        loop: Any = self
+        loop.call_soon = loop.call_at = loop.create_task = _killed
         for kept in self._kept:
             if isinstance(kept, SimTask):
                 kept._log_destroy_pending = False  # type: ignore[attr-defined]
-        for collection in (self._timers, self._queues, self._frozen, self._kept):
-            collection.clear()  # type: ignore[attr-defined]
+        self._timers.clear()
+        self._queues.clear()
+        self._frozen.clear()
+        self._kept.clear()
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """Run the function at a drawn time; what it returns arrives as from a thread."""
         future = self.create_future()
 
@@ -109,14 +113,16 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_later(self._rng.expovariate(500.0), work)
         return future
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._enqueue(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -172,3 +178,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.errors.append(f"{context.get('message')} {context.get('exception')!r}")
+
+
+def _killed(*arguments: Any, **named: Any) -> Any:
+    raise Killed

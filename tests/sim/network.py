@@ -73,6 +73,10 @@ class SimNetwork:
                 self._later(exchange.server, exchange.gone.set)
         return hosts
 
+    def end(self) -> None:
+        self.apps.clear()
+        self._open.clear()
+
     async def request(
         self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpResponse:

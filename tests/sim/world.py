@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
+from fastapi.dependencies import models
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import RollyardError
@@ -55,7 +56,9 @@ MAX_STARTS = 80
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
 KILLED = "killed"
-_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)(_manifest|_status|_failures)?\.jsonl?$")
+_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
+_ASIDE = re.compile(r"_(torn|recovered)\.")
+"""Files in which the product keeps what others have damaged."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -211,8 +214,13 @@ class World:
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # coroutines that were never awaited
-            self.loop.drop()
+            self.loop.end()
+            self.network.end()
+            self._ends.clear()
             self.servers.clear()
+            for name, function in vars(models).items():
+                if name.endswith("_cached"):  # FastAPI's caches hold the servers of thousands of routes
+                    function.cache_clear()
             gc.collect()
         sys.unraisablehook = hook
 
@@ -388,7 +396,7 @@ class World:
             end = self._ends[process] = self.loop.create_future()
             if self.rng.random() < 0.5:
                 self.disk.die_within(process, 20)
-            self.loop.spawn(process, self._command(process, self._merged))
+            self.loop.spawn(process, self._command(process, self._merged()))
             await end
 
     async def _merged(self) -> str:
@@ -467,7 +475,7 @@ class World:
                 self._mend()
             process = self._spawn_name(name)
             end = self._ends[process] = self.loop.create_future()
-            self.loop.spawn(process, self._command(process, lambda: self._collector(process, shard)))
+            self.loop.spawn(process, self._command(process, self._collector(process, shard)))
             if not await self._disturb(process, end):
                 hung.append(process)
                 self.loop.call_later(self.rng.expovariate(1 / 20), self._thaw, process)
@@ -533,13 +541,14 @@ class World:
         self.network.cut_links.clear()
         self.disk.full = self._engine.rate = 0.0
 
-    async def _command(self, process: str, main: Callable[[], Coroutine[Any, Any, str]]) -> None:
+    async def _command(self, process: str, main: Coroutine[Any, Any, str]) -> None:
         try:
-            how = await main()
+            how = await main
         except RollyardError as error:
             how = f"error: {error}"
         except Exception as error:
-            self._ends[process].set_exception(error)  # a command that ends with a traceback
+            if not self.loop.is_dead(process):
+                self._ends[process].set_exception(error)  # a command that ends with a traceback
             return
         if left := self.disk.open_of(process):
             self.loop.errors.append(f"{process} has ended ({how}), and left files open: {left}")
@@ -676,7 +685,7 @@ class World:
         if (status["state"], status["expected"], status["measured"]) != ("complete", len(keys), len(keys)):
             raise Broken(f"the last status is {status}")
         names = [path.name for path in self.output.parent.iterdir()]
-        if left := [name for name in names if name.startswith(".") or _SHARD.search(name)]:
+        if left := [name for name in names if name.startswith((".", "rollouts.shard")) and not _ASIDE.search(name)]:
             raise Broken(f"temporary files are left: {left}")
 
 
