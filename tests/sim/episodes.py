@@ -94,14 +94,10 @@ class Adding(Environment[Any]):
         return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts)
 
     async def close(self) -> None:
-<<<<<<< HEAD
         self.is_over = True
-        LEDGER.get().open[PROCESS.get()] -= 1
-=======
         if self.is_open:  # a session may be closed before it is seeded
             LEDGER.get().open[PROCESS.get()] -= 1
         self.is_open = False
->>>>>>> sim
 
     async def _act(self, act: str) -> None:
         """Note a call. It takes a while, so that others meet it."""

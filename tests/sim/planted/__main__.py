@@ -99,7 +99,7 @@ def _violation(folder: Path, *options: str) -> tuple[int, str] | None:
         return None
     if found := re.search(r"^seed (\d+): (.*)$", ended.stdout, re.MULTILINE):
         return int(found[1]), found[2]
-    raise RuntimeError(f"{' '.join(command)} has failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+    sys.exit(f"{' '.join(command)} has failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
