@@ -52,8 +52,9 @@ the socket on which a server listens, and the policy. The seed draws which proce
 After each step, nothing may be raised that nobody handles, and virtual time is bounded. After each write: a row's
 reward is one that its environment gave, for the answer and the tool results in that row; no file has a rollout twice;
 no failed attempt has a reward; a status counts no more than is in the files. When a command ends: no file is left open,
-and what it reports as complete is there, also after a power failure. At the end: each (task, repeat) is in the output once, no
-episode gave two rows, no session, request, environment or temporary file is left, and the last status is right.
+and what it reports as complete is there, also after a power failure. At the end: each (task, repeat) is in the output
+once, no episode gave two rows, no session, request, environment or temporary file is left, and the last status is
+right.
 
 Not simulated: bytes on sockets (channels, HTTP parsing), threads that run at the same time, `ng_run`'s own processes,
 locks that a network file system loses, and training. `make chaos` and the tests run these for real.
