@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
-    test-faults chaos chaos-quick soak sim-bugs test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
+    test-faults chaos chaos-quick sim sim-bugs soak test-sandbox test-harbor test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist lock lock-nemo-gym clean clean-environments
@@ -117,6 +117,11 @@ chaos: $(DEV)  ## inject every fault of docs/evidence/robustness.md into a real 
 chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 30 seconds
 	$(BIN)/python -m tests.faults.chaos --short
 	$(BIN)/python -m tests.faults.chaos.soak --short
+
+# Prints the seeds that fail, which SEED=n replays.
+SEEDS ?= 10000
+sim: $(DEV)  ## simulate the whole stack with SEEDS=10000 orders of events and faults; SEED=n replays one
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 
 soak: $(DEV)  ## keep 10,000 episodes in flight against a faulty endpoint for 10 minutes
 	$(BIN)/python -m tests.faults.chaos.soak

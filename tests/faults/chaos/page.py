@@ -30,17 +30,35 @@ string. A fault counts as held if
 Each injection checks that it took effect; one that did not counts as a failure of the program.
 """
 
-SOAK = """\
-## Under load
+SIMULATION = """\
+## Simulated
 
 ```bash
-make soak          # 10,000 episodes in flight, 200 ms per model call, 5 % of the responses faulty, 10 minutes
+make sim             # 10,000 seeds on all cores, 0.1 CPU-s each; CI plays 300
+make sim SEED=7      # one seed with its trace, the same on each run
 ```
 
-Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways, among them
-responses that never come. The program ends with 1 if a rollout is in the output twice, an attempt failed for another
-reason than the endpoint, two rollouts of one puzzle differ, a session stayed open, a server was restarted, the memory
-of a process grew by more than a tenth in the last half, or `/metrics` of any server took longer than 2 s.
+Collectors, shards and merges, agents, model servers, environments and the head run in one event loop with a virtual
+clock. They are the product's own code; simulated are the clock, the network, the disk, the processes' order and deaths,
+the socket on which a server listens, and the policy. The seed draws which process runs next, and
+
+- the network: requests and responses are late, lost, sent twice or overtaken; a server acts and its response is lost;
+  a connection breaks or is silent; an endpoint's body is cut; links between processes are cut for a while;
+- the disk: writes are short or find no space, a process dies in any call that changes a file, and a power failure takes
+  what was not synced, also names of files. Another program renames, edits, truncates, extends or removes files;
+- processes: servers and collectors are killed, and restarted on addresses of others; they hang, are replaced, and come
+  back; jobs continue with another number of shards, and `ng_merge` runs meanwhile;
+- the policy: wrong, malformed and late responses.
+
+After each step, nothing may be raised that nobody handles, and virtual time is bounded. After each write: a row's
+reward is one that its environment gave, for the answer and the tool results in that row; no file has a rollout twice;
+no failed attempt has a reward; a status counts no more than is in the files. When a command ends: no file is left open,
+and what it reports as complete is there, also after a power failure. At the end: each (task, repeat) is in the output
+once, no episode gave two rows, no session, request, environment or temporary file is left, and the last status is
+right.
+
+Not simulated: bytes on sockets (channels, HTTP parsing), threads that run at the same time, `ng_run`'s own processes,
+locks that a network file system loses, and training. `make chaos` and the tests run these for real.
 """
 
 PLANTED = """\
@@ -59,6 +77,19 @@ was finished.
 """
 _TABLE = re.compile("<!-- planted bugs: begin -->.*<!-- planted bugs: end -->", re.DOTALL)
 """What `make sim-bugs` writes."""
+
+SOAK = """\
+## Under load
+
+```bash
+make soak          # 10,000 episodes in flight, 200 ms per model call, 5 % of the responses faulty, 10 minutes
+```
+
+Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways, among them
+responses that never come. The program ends with 1 if a rollout is in the output twice, an attempt failed for another
+reason than the endpoint, two rollouts of one puzzle differ, a session stayed open, a server was restarted, the memory
+of a process grew by more than a tenth in the last half, or `/metrics` of any server took longer than 2 s.
+"""
 
 SUBJECTS = (
     *("invalid model output: the tool name", "invalid model output", "one endpoint of ten", "two endpoints of ten"),
@@ -93,7 +124,8 @@ def text(results: Sequence[Result]) -> str:
         chosen = [found for found in by_fault.values() if found[0].fault.section == section]
         if chosen:
             parts.append("\n".join([f"## {title}\n", "| fault | what happens |", "|---|---|", *_rows(chosen)]) + "\n")
-    return "\n".join([*parts, SOAK, PLANTED])
+    return "
+".join([*parts, SIMULATION, PLANTED, SOAK])
 
 
 def _rows(faults: Sequence[Sequence[Result]]) -> list[str]:
