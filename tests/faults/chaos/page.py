@@ -124,8 +124,7 @@ def text(results: Sequence[Result]) -> str:
         chosen = [found for found in by_fault.values() if found[0].fault.section == section]
         if chosen:
             parts.append("\n".join([f"## {title}\n", "| fault | what happens |", "|---|---|", *_rows(chosen)]) + "\n")
-    return "
-".join([*parts, SIMULATION, PLANTED, SOAK])
+    return "\n".join([*parts, SIMULATION, PLANTED, SOAK])
 
 
 def _rows(faults: Sequence[Sequence[Result]]) -> list[str]:

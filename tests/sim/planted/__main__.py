@@ -28,6 +28,7 @@ APART = 10_000
 """Distance of two starting points."""
 COLUMNS = ("bug", "introduced", "found by", "seeds (median)", "command")
 INVARIANTS = {
+    r"^(?!Broken)": "no command ends with a traceback",
     r"temporary files": "no temporary file is left",
     r"not ended after|repeated \d+ times": "every run ends in bounded virtual time",
     r"has the key|has a rollout twice|the output has|one episode gave two": "each rollout is in the output once",
