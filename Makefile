@@ -25,7 +25,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test fuzz test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
-    test-faults chaos chaos-quick soak test-sandbox test-harbor test-openapi test-packages test-math environments test-ray test-browser test-js \
+    test-faults chaos chaos-quick sim sim-bugs soak test-sandbox test-harbor test-openapi test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-deploy test-envs test-programs test-vllm test-conversion test-train test-trainers test-slurm \
     mutants bench bench-quick bench-gate bench-nemo-gym bench-verdicts bench-vllm scale scale-hosts \
     dist audit licences lock lock-nemo-gym clean clean-environments
@@ -119,6 +119,14 @@ chaos: $(DEV)  ## inject every fault of docs/evidence/robustness.md into a real 
 chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 30 seconds
 	$(BIN)/python -m tests.faults.chaos --short
 	$(BIN)/python -m tests.faults.chaos.soak --short
+
+# Prints the seeds that fail, which SEED=n replays.
+SEEDS ?= 10000
+sim: $(DEV)  ## simulate the whole stack with SEEDS=10000 orders of events and faults; SEED=n replays one
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+
+sim-bugs: $(DEV)  ## plant bugs in the product and count the seeds until the simulator finds them (BUGS="01 07"); rewrites their table
+	$(BIN)/python -m tests.sim.planted $(BUGS) $(if $(BUGS),,--write docs/evidence/robustness.md)
 
 soak: $(DEV)  ## keep 4,096 episodes in flight for an hour, with a faulty endpoint, and servers and collectors killed
 	$(BIN)/python -m tests.faults.chaos.soak

@@ -95,6 +95,13 @@ class JsonLines:
         if problem:
             raise RunError(problem)
 
+    def is_in_place(self) -> bool:
+        """Return whether `path` refers to the open file."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except OSError:
+            return False
+
     def verify(self) -> None:
         """Run `check`, then compare every line with its hash, if all lines were written here or read with `rows`."""
         self.check()
@@ -197,6 +204,7 @@ class RolloutStore:
             self._rows = JsonLines(paths.output)
         except OSError as error:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
+        opened = [self._rows]
         try:
             check_not_shared(paths.output, paths.manifest, paths.sidecars())
             paths.remove_unfinished()
@@ -207,6 +215,7 @@ class RolloutStore:
             manifest = self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter, origin)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
+            opened.append(self._failures)
             self._encoded = encode_manifest(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
@@ -225,7 +234,8 @@ class RolloutStore:
                     f"identifies a row's version ({paths.manifest.name} lists them)"
                 )
         except BaseException:
-            self._rows.close()
+            for lines in opened:
+                lines.close()
             raise
 
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
@@ -256,7 +266,12 @@ class RolloutStore:
             self.permanently_failed.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
-        """Replace `X_status.json`. Errors are ignored: a full disk is reported when the next row is written."""
+        """Replace `X_status.json`, unless the output was moved: it may be that of another collection by now.
+
+        Errors are ignored: a full disk is reported when the next row is written.
+        """
+        if not (self._closed or self._rows.is_in_place()):
+            return
         try:
             replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2), synced=False)
         except RunError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,54 @@ string. A fault counts as held if
 
 Each injection checks that it took effect; one that did not counts as a failure of the program.
 """
+
+SIMULATION = """\
+## Simulated
+
+```bash
+make sim             # 10,000 seeds on all cores, 0.1 CPU-s each; CI plays 300
+make sim SEED=7      # one seed with its trace, the same on each run
+```
+
+Collectors, shards and merges, agents, model servers, environments and the head run in one event loop with a virtual
+clock. They are the product's own code; simulated are the clock, the network, the disk, the processes' order and deaths,
+the socket on which a server listens, and the policy. The seed draws which process runs next, and
+
+- the network: requests and responses are late, lost, sent twice or overtaken; a server acts and its response is lost;
+  a connection breaks or is silent; an endpoint's body is cut; links between processes are cut for a while;
+- the disk: writes are short or find no space, a process dies in any call that changes a file, and a power failure takes
+  what was not synced, also names of files. Another program renames, edits, truncates, extends or removes files;
+- processes: servers and collectors are killed, and restarted on addresses of others; they hang, are replaced, and come
+  back; jobs continue with another number of shards, and `ng_merge` runs meanwhile;
+- the policy: wrong, malformed and late responses.
+
+After each step, nothing may be raised that nobody handles, and virtual time is bounded. After each write: a row's
+reward is one that its environment gave, for the answer and the tool results in that row; no file has a rollout twice;
+no failed attempt has a reward; a status counts no more than is in the files. When a command ends: no file is left open,
+and what it reports as complete is there, also after a power failure. At the end: each (task, repeat) is in the output
+once, no episode gave two rows, no session, request, environment or temporary file is left, and the last status is
+right.
+
+Not simulated: bytes on sockets (channels, HTTP parsing), threads that run at the same time, `ng_run`'s own processes,
+locks that a network file system loses, and training. `make chaos` and the tests run these for real.
+"""
+
+PLANTED = """\
+## Planted bugs
+
+```bash
+make sim-bugs      # plants each of these bugs in a copy of the product, and simulates until a seed fails
+```
+
+A patch for each is in tests/sim/planted. `make test` checks that all of them still apply. A seed counts as the first
+that finds a bug only if it holds without the patch. Three of the patches, marked below, were written when the simulator
+was finished.
+
+<!-- planted bugs: begin -->
+<!-- planted bugs: end -->
+"""
+_TABLE = re.compile("<!-- planted bugs: begin -->.*<!-- planted bugs: end -->", re.DOTALL)
+"""What `make sim-bugs` writes."""
 
 SOAK = """\
 ## Under load
@@ -57,7 +106,14 @@ SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and termi
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    path.write_text(text(results), encoding="utf-8")
+    """Write the page, and keep the table of the planted bugs that it has."""
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    path.write_text(with_table(text(results), before), encoding="utf-8")
+
+
+def with_table(page: str, before: str) -> str:
+    table = _TABLE.search(before)
+    return _TABLE.sub(lambda _: table[0], page) if table else page
 
 
 def text(results: Sequence[Result]) -> str:
@@ -71,7 +127,7 @@ def text(results: Sequence[Result]) -> str:
         chosen = [found for found in by_fault.values() if found[0].fault.section == section]
         if chosen:
             parts.append("\n".join([f"## {title}\n", "| fault | what happens |", "|---|---|", *_rows(chosen)]) + "\n")
-    return "\n".join([*parts, SOAK])
+    return "\n".join([*parts, SIMULATION, PLANTED, SOAK])
 
 
 def _rows(faults: Sequence[Sequence[Result]]) -> list[str]:

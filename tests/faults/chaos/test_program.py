@@ -96,6 +96,13 @@ def test_the_table_has_a_row_for_each_fault_and_shows_failures() -> None:
     assert "| another | is |" in text
 
 
+def test_a_new_page_keeps_the_table_of_planted_bugs(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page.PLANTED.replace("<!-- planted bugs: end -->", "| a\\1 |\n<!-- planted bugs: end -->"))
+    page.write(path, [Result(fault(None), 0, "held", "", 1)])
+    assert "| a\\1 |\n" in path.read_text()
+
+
 def test_fault_names_are_unique_and_the_short_form_covers_every_section() -> None:
     names = [one.name for one in FAULTS]
     assert len(set(names)) == len(names)

@@ -98,6 +98,14 @@ def test_the_merged_file_has_every_rollout_once_and_takes_the_place_of_the_shard
     assert output.read_bytes() == content
 
 
+def test_what_killed_jobs_and_merges_were_writing_is_removed_by_the_next_merge(output: Path) -> None:
+    shards = [write_shard(output, text) for text in ("1/2", "2/2")]
+    for path in (output, *shards):
+        RolloutPaths(path).status.with_name(f".{RolloutPaths(path).status.name}.4321").write_bytes(b"{")
+    merge(output)
+    assert files_of(output) == {"x.jsonl", "x_manifest.json", "x_status.json"}
+
+
 def test_files_of_several_n_and_an_earlier_output_are_one_collection(output: Path) -> None:
     write(output, [row(key, by="alone") for key in EVERY[:5]])
     write_shard(output, "1/4", [*EVERY[3:5], *share("1/4")])

@@ -7,13 +7,15 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.rollout_file import RolloutPaths
+from rollyard.records.locked_files import is_locked
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import Directory
 from rollyard.services.rollouts.collection import (
@@ -21,12 +23,24 @@ from rollyard.services.rollouts.collection import (
     check_open_files,
     most_parallel,
 )
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from tests.support.waiting import deadline_s
 
 
 def store(path: Path) -> RolloutStore:
     return RolloutStore(RolloutPaths(path), {}, {}, resume=True, overwrite=False)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let this process write no byte to any file; empty ones can still be made."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +74,27 @@ def test_what_a_killed_collection_was_writing_is_removed_by_the_next_one(tmp_pat
         path.with_name(f".{path.name}.4321").write_bytes(b"{")
     store(paths.output).close()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [f".{paths.notes.name}.4321"]
+
+
+def test_a_collection_that_cannot_write_its_manifest_locks_nothing(tmp_path: Path) -> None:
+    paths = RolloutPaths(tmp_path / "x.jsonl")
+    with full_disk(), pytest.raises(RunError, match="cannot write"):
+        store(paths.output)
+    assert not is_locked(paths.output)
+    assert not is_locked(paths.failures)
+
+
+def test_a_collection_whose_files_were_moved_leaves_the_status_of_the_next_one_alone(tmp_path: Path) -> None:
+    paths = RolloutPaths(tmp_path / "x.jsonl")
+    (tmp_path / "moved").mkdir()
+    with closing(store(paths.output)) as frozen:
+        for path in list(tmp_path.glob("x*")):
+            path.rename(tmp_path / "moved" / path.name)
+        with closing(store(paths.output)) as current:
+            current.write_status(CollectionProgress(3).status("running"))
+            frozen.write_status(CollectionProgress(5).status("stopped"))
+    status = read_status(paths.output)
+    assert status is not None and (status.expected, status.state) == (3, "running")
 
 
 def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:

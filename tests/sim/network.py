@@ -1,0 +1,238 @@
+"""The simulated network: delays, drops, duplicates, cut bodies, partitions, and answers that are lost after the act."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+
+from rollyard.records.errors import Failure
+from rollyard.services.http.connection_pool import ConnectFailed
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.request import ASGIApp, HttpResponse, Message, Scope
+from rollyard.services.http.transport import CONNECT_TIMEOUT_S, _to_failure
+from tests.sim.loop import PROCESS, SimLoop
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Probabilities per request, and the mean delay of a message in seconds."""
+
+    delay_s: float = 0.005
+    slow: float = 0.0
+    """A message that takes a thousand times as long."""
+    refused: float = 0.0
+    lost: float = 0.0
+    """The connection breaks before the server has the request."""
+    silent: float = 0.0
+    """The connection breaks so that nobody notices: the client waits until its deadline."""
+    duplicate: float = 0.0
+    """The request arrives twice, the second time perhaps late, as a proxy may send it."""
+    answer_lost: float = 0.0
+    """The server acts, and its answer is lost."""
+    cut: float = 0.0
+    """The connection breaks in the middle of the answer. A client that does not know its length takes it for whole."""
+
+
+@dataclass(eq=False)
+class Exchange:
+    client: str
+    server: str
+    answer: asyncio.Future[HttpResponse]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the server knows that the client has disconnected."""
+
+
+class SimNetwork:
+    def __init__(
+        self, loop: SimLoop, rng: random.Random, faults: Faults, log: Callable[[str], None] | None = None
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self.faults = faults
+        self.apps: dict[str, tuple[str, ASGIApp]] = {}
+        """Base URL -> (process, app)."""
+        self.cut_links: set[frozenset[str]] = set()
+        self._open: dict[Exchange, None] = {}
+        self.requests = 0
+        self._log = log
+
+    def mount(self, url: str, process: str, app: ASGIApp) -> None:
+        self.apps[url] = process, app
+
+    def process_died(self, process: str) -> list[str]:
+        """Break its connections, and return the hosts of the addresses that it had."""
+        hosts = [url.split("/")[2].partition(":")[0] for url, (name, _) in self.apps.items() if name == process]
+        self.apps = {url: (name, app) for url, (name, app) in self.apps.items() if name != process}
+        for exchange in list(self._open):
+            if exchange.server == process:
+                self._later(exchange.client, self._break, exchange.answer)
+            elif exchange.client == process:
+                self._later(exchange.server, exchange.gone.set)
+        return hosts
+
+    def end(self) -> None:
+        self.apps.clear()
+        self._open.clear()
+
+    async def request(
+        self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpResponse:
+        """Raises the exceptions of a connection, and waits forever where a connection would."""
+        self.requests += 1
+        faults, draw = self.faults, self._rng.random
+        slash = url.find("/", 8)
+        base, path = url[:slash], url[slash:]
+        await asyncio.sleep(self._delay_s())
+        process, app = self.apps.get(base, ("", None))
+        if frozenset((client, process)) in self.cut_links:
+            await asyncio.sleep(CONNECT_TIMEOUT_S)
+            raise ConnectFailed("timed out", timed_out=True)
+        if app is None or draw() < faults.refused:
+            raise ConnectFailed("connection refused")
+        if draw() < faults.lost:
+            raise ConnectionResetError("the connection was reset")
+        exchange = Exchange(client, process, self._loop.create_future())
+        self._open[exchange] = None
+        try:
+            self._serve(exchange, app, method, path, body, headers, draw() >= faults.silent)
+            if draw() < faults.duplicate:
+                twin = Exchange(client, process, self._loop.create_future())
+                self._later(process, self._serve, twin, app, method, path, body, headers, False)
+            return await exchange.answer
+        finally:
+            self._open.pop(exchange, None)
+            if not exchange.answer.done() or exchange.answer.cancelled():
+                self._later(process, exchange.gone.set)
+
+    def _serve(
+        self,
+        exchange: Exchange,
+        app: ASGIApp,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        answers: bool,
+    ) -> None:
+        faults, draw = self.faults, self._rng.random
+        is_lost, is_cut = draw() < faults.answer_lost, draw() < faults.cut
+
+        async def serve() -> None:
+            response = await _call(app, method, path, body, headers, exchange.gone)
+            if self._log is not None:
+                self._log(f"{method} {path} of {exchange.client}: {response and response.status}")
+            if not answers or response is None or exchange.answer.done():
+                return
+            if frozenset((exchange.client, exchange.server)) in self.cut_links:
+                return
+            if is_cut and exchange.server == "engine":  # our own servers always send the length, an endpoint may not
+                response = response._replace(body=response.body[: self._rng.randrange(len(response.body) + 1)])
+            elif is_lost or is_cut:
+                self._later(exchange.client, self._break, exchange.answer)
+                return
+            self._later(exchange.client, _resolve, exchange.answer, response)
+
+        self._loop.spawn(exchange.server, serve())
+
+    def _later(self, process: str, act: Callable[..., object], *args: object) -> None:
+        """Let a message arrive at a process."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        self._loop.call_later(self._delay_s(), act, *args, context=context)
+
+    def _delay_s(self) -> float:
+        factor = 1000.0 if self._rng.random() < self.faults.slow else 1.0
+        return self._rng.expovariate(1.0 / self.faults.delay_s) * factor
+
+    @staticmethod
+    def _break(answer: asyncio.Future[HttpResponse]) -> None:
+        if not answer.done():
+            answer.set_exception(ConnectionResetError("the connection was reset"))
+
+
+def _resolve(answer: asyncio.Future[HttpResponse], response: HttpResponse) -> None:
+    if not answer.done():
+        answer.set_result(response)
+
+
+class SimTransport:
+    """The Transport of one simulated process."""
+
+    def __init__(self, network: SimNetwork, process: str, lag: LoopLag) -> None:
+        self._network = network
+        self._process = process
+        self._lag = lag
+
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, channel: bool = False
+    ) -> HttpResponse:
+        try:
+            with self._lag.timeout(timeout_s):
+                return await self._network.request(self._process, method, url, body, headers)
+        except Failure:
+            raise
+        except (TimeoutError, ValueError, OSError) as error:
+            raise _to_failure(error, url, timeout_s) from error
+
+    async def stream(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
+        response = await self.send(method, url, body, headers, timeout_s)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield response.body
+
+        return HttpResponse(response.status, response.headers, b"", response.cookies), chunks()
+
+    async def close(self) -> None:
+        self._lag.stop()
+
+
+async def _call(
+    app: ASGIApp, method: str, path: str, body: bytes, headers: Mapping[str, str], gone: asyncio.Event
+) -> HttpResponse | None:
+    """Run one ASGI exchange; None if the app ended without a complete response."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    status, complete = 0, False
+    received: dict[str, str] = {}
+    cookies: list[str] = []
+    chunks: list[bytes] = []
+
+    async def receive() -> Message:
+        if pending:
+            return pending.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        nonlocal status, complete
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            for name, value in message["headers"]:
+                received[name.decode("latin-1")] = value.decode("latin-1")
+                if name == b"set-cookie":
+                    cookies.append(value.decode("latin-1"))
+        else:
+            chunks.append(message.get("body", b""))
+            complete = not message.get("more_body")
+
+    path, _, query = path.partition("?")
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+        "client": ("10.0.0.1", 1),
+        "server": None,
+    }
+    await app(scope, receive, send)
+    return HttpResponse(status, received, b"".join(chunks), tuple(cookies)) if complete else None
