@@ -57,7 +57,7 @@ KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
 KILLED = "killed"
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
-_ASIDE = re.compile(r"_(torn|recovered)\.")
+_ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 """Files in which the product keeps what others have damaged."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
