@@ -528,6 +528,7 @@ class World:
         self._reported.clear()
         for path in sorted(self.output.parent.iterdir()):
             path.rename(folder / path.name)
+        self.disk.sync_all()  # or a power failure would move them back over the new ones
 
     def _mend(self) -> None:
         """End all faults, so that a command that still does not succeed will never."""
