@@ -57,7 +57,13 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = open_locked(path)
-        self.tail_file = self._move_incomplete_tail()
+        try:
+            self.tail_file = self._move_incomplete_tail()
+        except OSError as error:
+            os.close(self._fd)
+            raise RunError(
+                f"{path} ends in an incomplete line, which cannot be moved aside: {error.strerror}"
+            ) from error
         self._size = os.fstat(self._fd).st_size
         self._line_hashes = array("q")
         """A hash of each line that was read or written, 8 bytes per line."""

@@ -57,7 +57,7 @@ KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
 KILLED = "killed"
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
-_ASIDE = re.compile(r"_(torn|recovered)\.")
+_ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 """Files in which the product keeps what others have damaged."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
@@ -533,6 +533,7 @@ class World:
         self._reported.clear()
         for path in sorted(self.output.parent.iterdir()):
             path.rename(folder / path.name)
+        self.disk.sync_all()  # or a power failure would move them back over the new ones
 
     def _mend(self) -> None:
         """End all faults, so that a command that still does not succeed will never."""

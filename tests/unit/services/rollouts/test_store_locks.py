@@ -24,7 +24,7 @@ from rollyard.services.rollouts.collection import (
     most_parallel,
 )
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.services.rollouts.store import JsonLines, RolloutStore
 from tests.support.waiting import deadline_s
 
 
@@ -82,6 +82,15 @@ def test_a_collection_that_cannot_write_its_manifest_locks_nothing(tmp_path: Pat
         store(paths.output)
     assert not is_locked(paths.output)
     assert not is_locked(paths.failures)
+
+
+def test_an_incomplete_line_that_cannot_be_moved_aside_is_an_error_that_locks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"reward"')
+    with full_disk(), pytest.raises(RunError, match="incomplete line"):
+        JsonLines(path)
+    assert not is_locked(path)
+    assert path.read_bytes() == b'{"reward"'
 
 
 def test_a_collection_whose_files_were_moved_leaves_the_status_of_the_next_one_alone(tmp_path: Path) -> None:
