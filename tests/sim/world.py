@@ -418,7 +418,9 @@ class World:
             await self._edit_for_a_while(path, self.rng.randrange(size))
         elif act == "truncate" and path.suffix == ".jsonl":
             os.truncate(path, self.rng.randint(0, size))
-        elif act == "extend" and path.suffix == ".jsonl":
+        elif (
+            act == "extend" and path.suffix == ".jsonl" and _manifest_of(path).exists()
+        ):  # else nobody can tell whose it is
             self._put(path, size, b'{"_ng_task_index": 0, ')
         elif act == "remove" and path.name.endswith("_status.json"):
             path.unlink()
@@ -480,7 +482,7 @@ class World:
                 hung.append(process)
                 self.loop.call_later(self.rng.expovariate(1 / 20), self._thaw, process)
                 continue
-            if (how := await end) == "complete":
+            if (how := await asyncio.shield(end)) == "complete":  # a cancelled job leaves its process to be killed
                 self._report(shard)
                 break
             if how != KILLED:
@@ -489,7 +491,7 @@ class World:
             raise Broken(f"the command was repeated {MAX_STARTS} times, and the output is not complete")
         for process in hung:
             self._thaw(process)
-            await self._ends[process]
+            await asyncio.shield(self._ends[process])
 
     async def _disturb(self, process: str, end: asyncio.Future[str]) -> bool:
         """Kill, freeze or leave alone a collector that was just started; False if it is frozen, and left so."""
@@ -700,6 +702,10 @@ def _shards(count: int) -> list[Shard | None]:
 def _shard_of(path: Path) -> Shard | None:
     found = _SHARD.search(path.name)
     return Shard(int(found[1]), int(found[2])) if found else None
+
+
+def _manifest_of(path: Path) -> Path:
+    return path.with_name(f"{path.stem.removesuffix('_failures')}_manifest.json")
 
 
 def _keys_in(content: bytes) -> Counter[Key]:
