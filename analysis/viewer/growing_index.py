@@ -248,7 +248,7 @@ def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: b
         columns = numbered_in_file_order(columns)
     return Snapshot(
         columns,
-        end=max(snapshot.end, *(part.stop for part in parts)),
+        end=max([snapshot.end, *(part.stop for part in parts)]),
         has_task_index=has_task_index,
         bad_lines=snapshot.bad_lines + sum(part.bad_lines for part in parts),
         bad=snapshot.bad or next((part.bad for part in parts if part.bad), None),

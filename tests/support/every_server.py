@@ -336,6 +336,15 @@ NEEDS = {"inspect_task": "inspect_ai", "verifiers_environment": "verifiers"}
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+async def document(opened: Opened) -> Json:
+    """Return the server's OpenAPI document. The endpoint of programs does not serve its own."""
+    if isinstance(opened.app, ProgramEndpoint):
+        return opened.app.app.openapi()
+    own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
+    found: Json = (await ask(opened.app, "GET", "/openapi.json", own)).json()
+    return found
+
+
 async def ask(
     app: ASGIApp, method: str, path: str, headers: Headers = (), body: bytes = b"", query: bytes = b""
 ) -> httpx.Response:

@@ -17,9 +17,9 @@ from tests.support.every_server import (
     EVERY_SERVER,
     NEEDS,
     SLOW,
-    Opened,
     ask,
     close_sessions,
+    document,
     faults_of,
     headers_with_session,
 )
@@ -89,9 +89,3 @@ async def test_the_document_has_a_body_for_every_post_and_a_method_that_is_not_i
             answer = await ask(opened.app, "PATCH", concrete(path), own)
             assert (answer.status_code, faults_of(answer)) == (405, ""), path
             assert {method.upper() for method in item} & {*answer.headers["allow"].split(", ")}, path
-
-
-async def document(opened: Opened) -> Json:
-    own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
-    found: Json = (await ask(opened.app, "GET", "/openapi.json", own)).json()
-    return found

@@ -33,7 +33,7 @@ OPEN = {
     },
     ENVIRONMENT: {
         *("/seed_session", "/reset", "/step", "/verify", "/close", "/close_session", "/aggregate_metrics"),
-        *("/tools", "/dataset_size", "/reverify_mode"),
+        *("/{tool}", "/tools", "/dataset_size", "/reverify_mode"),
     },
 }
 """What a player may call, besides /health and /ready."""

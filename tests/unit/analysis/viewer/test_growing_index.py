@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from rollyard.analysis.metrics.columns import FLOATS, INTS
-from rollyard.analysis.viewer.growing_index import FollowedFile
+from rollyard.analysis.viewer.growing_index import FollowedFile, empty, extended
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import Query
 from tests.support.reading_pools import read_in_threads
@@ -64,6 +64,10 @@ def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
         found, expected = getattr(in_parts.columns, name).tolist(), getattr(at_once.columns, name).tolist()
         assert found == pytest.approx(expected, nan_ok=True)
     assert in_parts.end == at_once.end == path.stat().st_size
+
+
+def test_a_file_without_a_complete_line_is_an_empty_index() -> None:
+    assert extended(empty(), [], has_task_index=True).end == 0
 
 
 def test_appended_rows_are_indexed_at_the_next_advance(path: Path) -> None:
