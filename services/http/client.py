@@ -278,6 +278,8 @@ class AddressBook:
         """Fetch the directory from the head. Concurrent callers share one request."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
+            # Its callers may all have been cancelled when it fails.
+            self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._refreshing)
 
     async def _refresh(self) -> Directory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -63,7 +64,10 @@ def play_in_processes(seeds: range, jobs: int, *, stop: bool) -> int:
     children = set()
     for number in range(jobs):
         if (child := os.fork()) == 0:
-            os._exit(min(play_all(seeds[number::jobs], stop=stop), 255))
+            failed = 0
+            with contextlib.suppress(KeyboardInterrupt):
+                failed = play_all(seeds[number::jobs], stop=stop)
+            os._exit(min(failed, 255))
         children.add(child)
     bad = 0
     while children:
@@ -72,7 +76,7 @@ def play_in_processes(seeds: range, jobs: int, *, stop: bool) -> int:
         bad += os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1
         if bad and stop:
             for other in children:
-                os.kill(other, signal.SIGKILL)
+                os.kill(other, signal.SIGINT)
     return bad
 
 

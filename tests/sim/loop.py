@@ -27,8 +27,9 @@ class Killed(BaseException):
 class SimTask(asyncio.Task[Any]):
     """A task whose hash is its number, so that the order of a set of tasks does not depend on memory addresses."""
 
-    def __init__(self, number: int, work: Any, **more: Any) -> None:
+    def __init__(self, number: int, process: str, work: Any, **more: Any) -> None:
         self.number = number  # first, because a task adds itself to a set while it is made
+        self.process = process
         super().__init__(work, **more)
 
     def __hash__(self) -> int:
@@ -80,6 +81,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def thaw(self, process: str) -> None:
         if queue := self._frozen.pop(process, None):
             self._queues[process] = queue
+
+    def unhandled(self) -> list[str]:
+        """What tasks of living processes have raised, for which nobody has asked."""
+        tasks = (one for one in self._kept if isinstance(one, SimTask) and one.process not in self._dead)
+        return [
+            f"{task.process}: {task.get_coro()} raised {task.exception()!r}"
+            for task in tasks
+            if task.done() and task._log_traceback
+        ]
 
     def end(self) -> None:
         """Forget everything that is left to do, and end code that wants to do more while it is collected."""
@@ -163,7 +173,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._on_step()
 
     def _make_task(self, loop: Any, work: Any, *, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        task = SimTask(len(self._kept), work, loop=loop, context=context)
+        process = PROCESS.get() if context is None else context.get(PROCESS, "world")
+        task = SimTask(len(self._kept), process, work, loop=loop, context=context)
         self._kept.append(task)
         return task
 

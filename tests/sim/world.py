@@ -197,6 +197,8 @@ class World:
             with self.disk.installed():
                 try:
                     self.loop.run_until_complete(self._play())
+                    if unhandled := self.loop.unhandled():
+                        raise Broken(unhandled[0])
                 finally:
                     self._bury()
             self._check_output()
