@@ -30,6 +30,7 @@ class SimTask(asyncio.Task[Any]):
     def __init__(self, number: int, process: str, work: Any, **more: Any) -> None:
         self.number = number  # first, because a task adds itself to a set while it is made
         self.process = process
+        self.of = work.__qualname__
         super().__init__(work, **more)
 
     def __hash__(self) -> int:
@@ -86,7 +87,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """What tasks of living processes have raised, for which nobody has asked."""
         tasks = (one for one in self._kept if isinstance(one, SimTask) and one.process not in self._dead)
         return [
-            f"{task.process}: {task.get_coro()} raised {task.exception()!r}"
+            f"{task.process}: {task.of} raised {task.exception()!r}"
             for task in tasks
             if task.done() and task._log_traceback
         ]
