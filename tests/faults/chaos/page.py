@@ -75,13 +75,11 @@ SOAK = """\
 make soak          # 4,096 episodes in flight for an hour, 200 ms per model call, 5 % of the responses faulty
 ```
 
-Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways, among them
-responses that never come. SIGKILL ends a server each minute and a collector every ten, which is started again. The
-program ends with 1 if a rollout is in the output twice, an attempt failed for another reason than the endpoint and the
-kills, two rollouts of one puzzle differ, a session, a descriptor, a thread, a process or a temporary file is left, the
-memory of a process grew by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took
-longer than 2 s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of
-`python -m tests.faults.chaos.soak`.
+Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways; SIGKILL ends a
+server each minute and a collector every ten. The program ends with 1 if a rollout is in the output twice, an attempt
+failed for another reason, two rollouts of one puzzle differ, anything is left at the end, the memory of a process grew
+by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took longer than 2
+s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of `python -m tests.faults.chaos.soak`.
 """
 
 SUBJECTS = (
