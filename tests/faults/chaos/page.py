@@ -38,16 +38,16 @@ make sim             # 10,000 seeds on all cores, 0.1 CPU-s each; CI plays 300
 make sim SEED=7      # one seed with its trace, the same on each run
 ```
 
-Collectors, shards and merges, agents, model servers, environments and the head, the product's own code, run in one event
-loop with a virtual clock. The seed draws which process runs next, and the faults:
+Collectors, shards and merges, agents, model servers, environments and the head, the product's own code, run in one
+event loop with a virtual clock. The seed draws which process runs next, and the faults:
 
 - network: requests and responses are late, lost, repeated or cut, links break;
 - disk: writes are short or find no space, power fails, another program changes files;
 - processes die, hang, and are restarted or replaced; jobs continue with another number of shards;
 - policy: wrong, malformed and late responses.
 
-A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout that is
-lost or there twice, a status that counts too much, or a session, request, environment or temporary file that is left.
+A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout that
+is lost or there twice, a status that counts too much, or a session, request, environment or file that is left.
 Bytes on sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
 """
 
