@@ -47,8 +47,8 @@ event loop with a virtual clock. The seed draws which process runs next, and the
 - policy: wrong, malformed and late responses.
 
 A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout that
-is lost or there twice, a status that counts too much, or a session, request, environment or file that is left.
-Bytes on sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
+is lost, also in a power failure, or there twice, a status that counts too much, or a session, request, environment or
+file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
 """
 
 PLANTED = """\
@@ -76,10 +76,10 @@ make soak          # 4,096 episodes in flight for an hour, 200 ms per model call
 ```
 
 Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways; SIGKILL ends a
-server each minute and a collector every ten. The program ends with 1 if a rollout is in the output twice, an attempt
-failed for another reason, two rollouts of one puzzle differ, anything is left at the end, the memory of a process grew
-by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took longer than 2
-s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of `python -m tests.faults.chaos.soak`.
+server each minute and a collector every ten minutes. The program ends with 1 if a rollout is in the output twice, an
+attempt failed for any other reason, two rollouts of one puzzle differ, anything is left at the end, the memory of a
+process grew by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took longer than
+2 s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of `python -m tests.faults.chaos.soak`.
 """
 
 SUBJECTS = (
