@@ -46,9 +46,10 @@ event loop with a virtual clock. The seed draws which process runs next, and the
 - processes die, hang, and are restarted or replaced; jobs continue with another number of shards;
 - policy: wrong, malformed and late responses.
 
-A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout that
-is lost, also in a power failure, or there twice, a status that counts too much, or a session, request, environment or
-file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
+A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout
+that is lost, also in a power failure, or there twice, a status that counts too much, or a session, request,
+environment or file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and
+training are not simulated.
 """
 
 PLANTED = """\
