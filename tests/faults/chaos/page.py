@@ -41,9 +41,9 @@ make sim SEED=7      # one seed with its trace, the same on each run
 Collectors, shards and merges, agents, model servers, environments and the head, the product's own code, run in one
 event loop with a virtual clock. The seed draws which process runs next, and the faults:
 
-- network: requests and responses are late, lost, repeated or cut, links break;
+- network: requests and responses are late (also when the caller has given up), lost, repeated or cut, links break;
 - disk: writes are short or find no space, power fails, another program changes files;
-- processes die, hang, and are restarted or replaced; jobs continue with another number of shards;
+- processes die, alone or all of a host, hang, and are restarted or replaced; jobs continue with other shards;
 - policy: wrong, malformed and late responses.
 
 A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout
