@@ -237,13 +237,13 @@ def page_problems(folder: Path) -> Iterator[str]:
         if "vendor" in path.parts:
             continue
         if path.suffix in {".woff", ".woff2", ".ttf", ".otf", ".wasm", ".map"} or path.name.endswith(".min.js"):
-            yield f"{path}: a file of somebody else belongs into a folder vendor, with its version, licence and sha256"
+            yield f"{path}: third-party files belong in a folder vendor, with version, licence and sha256"
         elif path.suffix in {".js", ".css", ".html", ".py"}:
             for found in REMOTE.finditer(path.read_text()):
                 yield f"{path}: {found[0]!r} loads from another host"
 
 
-def asked(pins: set[str]) -> Iterator[Advisory]:
+def query(pins: set[str]) -> Iterator[Advisory]:
     """Advisories that pip-audit gets from the package index. Raises `NoAdvisories` unless it got an answer for each."""
     plain = sorted({re.sub(r"\+.*", "", pin) for pin in pins})  # a build such as torch's +cpu has those of its version
     versions: dict[str, list[str]] = {}
@@ -432,7 +432,7 @@ def main() -> int:
     else:
         found: list[Advisory] = []
         try:
-            for advisory in read(Path(options.advisories), pins, today) if options.advisories else asked(pins):
+            for advisory in read(Path(options.advisories), pins, today) if options.advisories else query(pins):
                 found.append(advisory)
         except NoAdvisories as error:
             unknown = str(error)

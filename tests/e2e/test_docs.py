@@ -105,7 +105,7 @@ EXAMPLE_NAMES = (
 """Placeholders for files of the reader."""
 OTHER_PROGRAMS = (
     *("aws", "gym", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd", "source"),
-    *("harbor", "inspect", "trl", "vf-eval"),
+    *("harbor", "inspect", "openssl", "trl", "vf-eval"),
 )
 """Programs that are not part of Rollyard, and shell commands."""
 

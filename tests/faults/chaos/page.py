@@ -38,27 +38,18 @@ make sim             # 10,000 seeds on all cores, 0.1 CPU-s each; CI plays 300
 make sim SEED=7      # one seed with its trace, the same on each run
 ```
 
-Collectors, shards and merges, agents, model servers, environments and the head run in one event loop with a virtual
-clock. They are the product's own code; simulated are the clock, the network, the disk, the processes' order and deaths,
-the socket on which a server listens, and the policy. The seed draws which process runs next, and
+Collectors, shards and merges, agents, model servers, environments and the head, the product's own code, run in one
+event loop with a virtual clock. The seed draws which process runs next, and the faults:
 
-- the network: requests and responses are late, lost, sent twice or overtaken; a server acts and its response is lost;
-  a connection breaks or is silent; an endpoint's body is cut; links between processes are cut for a while;
-- the disk: writes are short or find no space, a process dies in any call that changes a file, and a power failure takes
-  what was not synced, also names of files. Another program renames, edits, truncates, extends or removes files;
-- processes: servers and collectors are killed, and restarted on addresses of others; they hang, are replaced, and come
-  back; jobs continue with another number of shards, and `ng_merge` runs meanwhile;
-- the policy: wrong, malformed and late responses.
+- network: requests and responses are late (also when the caller has given up), lost, repeated or cut, links break;
+- disk: writes are short or find no space, power fails, another program changes files;
+- processes die, alone or all of a host, hang, and are restarted or replaced; jobs continue with other shards;
+- policy: wrong, malformed and late responses.
 
-After each step, nothing may be raised that nobody handles, and virtual time is bounded. After each write: a row's
-reward is one that its environment gave, for the answer and the tool results in that row; no file has a rollout twice;
-no failed attempt has a reward; a status counts no more than is in the files. When a command ends: no file is left open,
-and what it reports as complete is there, also after a power failure. At the end: each (task, repeat) is in the output
-once, no episode gave two rows, no session, request, environment or temporary file is left, and the last status is
-right.
-
-Not simulated: bytes on sockets (channels, HTTP parsing), threads that run at the same time, `ng_run`'s own processes,
-locks that a network file system loses, and training. `make chaos` and the tests run these for real.
+A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout
+that is lost, also in a power failure, or there twice, a status that counts too much, or a session, request,
+environment or file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and
+training are not simulated.
 """
 
 PLANTED = """\
@@ -85,13 +76,11 @@ SOAK = """\
 make soak          # 4,096 episodes in flight for an hour, 200 ms per model call, 5 % of the responses faulty
 ```
 
-Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways, among them
-responses that never come. SIGKILL ends a server each minute and a collector every ten, which is started again. The
-program ends with 1 if a rollout is in the output twice, an attempt failed for another reason than the endpoint and the
-kills, two rollouts of one puzzle differ, a session, a descriptor, a thread, a process or a temporary file is left, the
-memory of a process grew by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took
-longer than 2 s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of
-`python -m tests.faults.chaos.soak`.
+Two replicas of each server, and two collectors that share one output. The endpoint fails in seven ways; SIGKILL ends a
+server each minute and a collector every ten minutes. The program ends with 1 if a rollout is in the output twice, an
+attempt failed for any other reason, two rollouts of one puzzle differ, anything is left at the end, the memory of a
+process grew by more than a tenth in the last half, or more than 0.1 % of the requests for `/metrics` took longer than
+2 s. `--parallel 10000 --kill-server-s 0 --kill-collector-s 0` are options of `python -m tests.faults.chaos.soak`.
 """
 
 SUBJECTS = (
