@@ -294,7 +294,7 @@ def read(folder: Path, pins: set[str], today: datetime.date) -> Iterator[Advisor
         name, _, version = pin.partition("==")
         versions.setdefault(name, set()).add(version)
     newest, count = "", 0
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         try:
             modified, entry = parse(path, versions.keys())
             if modified:

@@ -222,6 +222,7 @@ def test_an_advisory_affects_the_versions_that_it_lists_and_those_in_its_ranges(
 def test_other_files_beside_advisories_are_left_out(audit: ModuleType, tmp_path: Path) -> None:
     for name, content in {"a": ADVISORY, "list": [ADVISORY], "index": {"modified": "2026-11-30"}}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "folder.json").mkdir()
     assert len(list(audit.read(tmp_path, {"one-package==1.5"}, TODAY))) == 1
 
 
