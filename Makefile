@@ -296,7 +296,7 @@ dist: $(RELEASE)/.ready  ## build wheel, sdist and bills of materials (CycloneDX
 audit: $(RELEASE)/.ready  ## check hashes, licences, vendored files, advisories (of ADVISORIES=folder; none: leaves them out)
 	$(RELEASE)/bin/python requirements/audit.py $(addprefix --advisories=,$(ADVISORIES))
 
-licences: $(RELEASE)/.ready  ## record the licences of the installed packages in requirements/licences.txt, after make lock
+licences: $(RELEASE)/.ready $(FUZZ)/.ready  ## record the licences of the installed packages in requirements/licences.txt, after make lock
 	$(RELEASE)/bin/python requirements/audit.py --write --advisories none
 
 $(RELEASE)/.ready: $(LOCKED)

@@ -26,6 +26,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from email.message import Message
 from email.parser import HeaderParser
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ PAGES = ("analysis/viewer/static", "analysis/report", "analysis/charts")
 """What browsers get."""
 TEST_LOCKS = {"envs", "trainers", "trainer-sources", "nemo-gym", "nemo-gym07", "nemo-gym07-source"}
 """Locks of environments in which only tests run. The others also hold what users' extras bring."""
-TEST_EXTRAS = {"dev", "docs", "browser", "moto", "rotel", "release"}
+TEST_EXTRAS = {"dev", "docs", "browser", "deploy", "fuzz", "moto", "rotel", "release"}
 IN_OTHER_LOCKS = {"convert", "inspect", "train", "verifiers", "vllm"}
 """Extras for users whose packages are in locks of their own, together with those of tests."""
 STALE_DAYS = 30
@@ -103,10 +104,7 @@ def unpinned(folder: Path, entries: dict[str, list[subset.Entry]]) -> Iterator[s
         yield from (f"{name}.lock: {entry.pin} has no hash" for entry in listed if not hashes(entry))
     for path in sorted(folder.glob("*.lock")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            known = re.fullmatch(
-                r"[\w.-]+==[^\s;@/]+( ; [^\\/]+)?( \\)?|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via .*", line
-            )
-            if not known:
+            if not LOCK_LINE.fullmatch(line):
                 yield f"{path.name}:{number}: {line.strip()!r} is neither a pinned version nor its hash"
 
 
@@ -168,14 +166,18 @@ def spdx(text: str) -> str:
 
 def permitted(expression: str, allowed: Iterable[str]) -> bool:
     """Whether a licence is allowed: all parts of an AND, one of an OR. An exception (WITH) only adds permissions."""
-    words = re.sub(r"\s+WITH\s+\S+?(?=\)|\s|$)", "", expression)
-    names = set(allowed)
-    parts = re.findall(r"[()]|[^\s()]+", words)
-    meaning = [part.lower() if part in {"(", ")", "AND", "OR"} else str(part in names) for part in parts]
     try:
-        return bool(eval(" ".join(meaning), {"__builtins__": {}}))  # of nothing but True, False, and, or, brackets
-    except SyntaxError:
+        text = re.sub(r" WITH [^\s()]+", "", canonicalize_license_expression(expression))
+    except InvalidLicenseExpression:
         return False
+    names = {*allowed, "True"}  # which is no licence, and stands for brackets whose content is allowed
+
+    def met(alternatives: str) -> bool:
+        return any(names.issuperset(parts.split(" AND ")) for parts in alternatives.split(" OR "))
+
+    while "(" in text:
+        text = re.sub(r"\(([^()]+)\)", lambda brackets: str(met(brackets[1])), text)
+    return met(text)
 
 
 def recorded() -> dict[str, str]:
@@ -292,7 +294,7 @@ def read(folder: Path, pins: set[str], today: datetime.date) -> Iterator[Advisor
         name, _, version = pin.partition("==")
         versions.setdefault(name, set()).add(version)
     newest, count = "", 0
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         try:
             modified, entry = parse(path, versions.keys())
             if modified:
@@ -312,6 +314,8 @@ def parse(path: Path, names: Collection[str]) -> tuple[str, dict[str, Any] | Non
     """The day on which an advisory was changed, empty for another file; and the advisory, if it may concern `names`."""
     if path.suffix == ".json":
         entry = json.loads(path.read_text())
+        if not isinstance(entry, dict) or "id" not in entry:
+            return "", None
         return str(entry.get("modified", ""))[:10], entry
     if path.suffix != ".yaml" or not (
         found := re.search(r"^modified: ['\"]?([\d-]{10})", text := path.read_text(), re.M)
@@ -349,8 +353,8 @@ def affects(part: dict[str, Any], version: str) -> bool:
         return True
     for span in events(part):
         inside = False
-        for kind, bound in sorted(span, key=lambda event: Version(event[1])):
-            at = Version(bound)
+        bounds = [(Version(bound), kind) for kind, bound in span if kind in {"introduced", "fixed", "last_affected"}]
+        for at, kind in sorted(bounds, key=itemgetter(0)):
             if kind == "introduced" and wanted >= at:
                 inside = True
             elif (kind == "fixed" and wanted >= at) or (kind == "last_affected" and wanted > at):

@@ -84,7 +84,7 @@ def bill(entries: list[subset.Entry], extra: str, version: str, wheel: Path, epo
         files = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in audit.hashes(entry)]
         stated = record.get(audit.pin_of(entry))
         if stated is None:
-            sys.exit(f"error: {audit.RECORD.name} lacks {audit.pin_of(entry)}: run make audit")
+            sys.exit(f"error: {audit.RECORD.name} lacks {audit.pin_of(entry)}: run make licences")
         components[name] = Component(
             name=name, version=number, type=ComponentType.LIBRARY, purl=purl, bom_ref=str(purl),
             licenses=[licences.make_from_string(stated)],

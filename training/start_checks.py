@@ -16,6 +16,7 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.gpus import present_gpus
 from rollyard.records.locked_files import check_writable
 from rollyard.records.optional import EXTRAS, install_command, missing, require
+from rollyard.records.variables import variable
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
@@ -29,7 +30,7 @@ from rollyard.services.runtime.stack import new_keys
 from rollyard.training.metrics_log import logger_names
 from rollyard.training.run_folder import TrainingPaths, check_rows, check_settings, read_settings
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.training_stack import agents_of_head, server_configs
+from rollyard.training.training_stack import TOKEN, agents_of_head, server_configs
 
 _GIB = 1 << 30
 _OPTIMIZER = 3
@@ -146,7 +147,7 @@ def _check_disk(config: TrainConfig, model: InitialModel, folder: Path) -> list[
 async def _check_servers(config: TrainConfig, run_config: RunConfig, environ: Mapping[str, str], here: Path) -> None:
     RunFolder.check(here)
     # The token of the run is random; the checks only need one, because trainer endpoints require it.
-    preflight = Preflight(run_config.servers, new_keys(environ.get("ROLLYARD_TOKEN") or "any"), environ)
+    preflight = Preflight(run_config.servers, new_keys(variable(environ, TOKEN) or "any"), environ)
     try:
         if config.ray_head_node_address is not None:
             await check_cluster(config.ray_head_node_address)

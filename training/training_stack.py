@@ -20,6 +20,7 @@ from rollyard.records.jsonl import replace
 from rollyard.records.run_types import HeadFile, Keys
 from rollyard.records.script import own_command
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 from rollyard.services.config.load import find_config, load, read_yaml
 from rollyard.services.config.overrides import as_override, parse_overrides, title
 from rollyard.services.config.plugins import search_roots
@@ -71,12 +72,12 @@ async def training_stack(
     Raises OperatorError or RunError if the stack cannot be used.
     """
     if config.head is not None:
-        head = HeadFile.at(config.head, environ.get(TOKEN))
+        head = HeadFile.at(config.head, variable(environ, TOKEN))
         async with _connected(config, head, None) as stack:
             print_line(f"  servers    running at {head.url}")
             yield stack
         return
-    here, token = Path.cwd(), environ.get(TOKEN) or secrets.token_urlsafe(32)
+    here, token = Path.cwd(), variable(environ, TOKEN) or secrets.token_urlsafe(32)
     configs = server_configs(config, str(model_folder), present_gpus(environ), environ, here)
     command = configs.command(config, paths.root / "policy_server.yaml", paths.logs)
     program = await ServerProgram.start(
@@ -100,7 +101,7 @@ async def training_stack(
 async def agents_of_head(config: TrainConfig, environ: Mapping[str, str]) -> list[str]:
     """Return the agents of the running stack at `config.head`. Raises OperatorError or RunError if it is unusable."""
     assert config.head is not None
-    async with _connected(config, HeadFile.at(config.head, environ.get(TOKEN)), None) as stack:
+    async with _connected(config, HeadFile.at(config.head, variable(environ, TOKEN)), None) as stack:
         directory = await stack.clients.client.book.current()
     return sorted(name for name, family in directory.families.items() if family == "agents")
 

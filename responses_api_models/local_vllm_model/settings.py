@@ -191,6 +191,7 @@ def engine_environment(
     environ.pop("VLLM_SERVER_DEV_MODE", None)  # it opens control endpoints without a key; only settings may set it
     for name in ("ROLLYARD_TOKEN", "policy_api_key"):
         environ.pop(name, None)
+        environ.pop(f"{name}_FILE", None)
     environ |= settings.environment
     path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environ["PYTHONPATH"] = os.pathsep.join([str(folder / "guard"), *path])

@@ -42,10 +42,10 @@ class Project:
         return self.compose("ps", "--all", "--quiet", part).strip()
 
     def ready(self) -> set[str]:
-        """The instances of servers that ng_status lists as ready."""
+        """The instances of servers that ng_status lists as ready; none if it cannot be asked."""
         command = ["docker", "compose", "exec", "-T", "head", "ng_status", "--json"]
         done = subprocess.run(command, cwd=self.folder, env=self.host.variables, capture_output=True, text=True)
-        return {one["process_name"] for one in json.loads(done.stdout) if one["ready"]}
+        return {one["process_name"] for one in json.loads(done.stdout or "[]") if one["ready"]}
 
 
 @pytest.fixture(scope="module")

@@ -237,6 +237,12 @@ async def test_the_servers_end_with_a_shutdown_that_can_be_repeated(here: Path) 
             running.helper.poll()
 
 
+async def test_a_token_file_that_cannot_be_read_stops_the_start(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLYARD_TOKEN_FILE", "/nowhere")
+    with pytest.raises(OperatorError, match="ROLLYARD_TOKEN_FILE=/nowhere cannot be read"):
+        await Trainer(here, ["http://127.0.0.1:1/v1"], only_model=True).start()
+
+
 async def test_a_taken_head_port_stops_the_start_and_leaves_nothing_running(here: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -97,8 +97,13 @@ def test_a_lock_of_npm_has_a_hash_for_each_package_and_no_address(audit: ModuleT
         ("MIT OR GPL-3.0-only", True),
         ("MIT AND GPL-3.0-only", False),
         ("MIT AND (Apache-2.0 WITH LLVM-exception OR GPL-3.0-only)", True),
+        ("mit AND (isc or (apache-2.0))", True),
+        ("MIT OR GPL-3.0-only AND GPL-3.0-only", True),
+        ("(MIT OR GPL-3.0-only) AND GPL-3.0-only", False),
         ("", False),
+        ("True", False),
         ("MIT OR", False),
+        ("MIT (MIT)", False),
         ("__import__('os')", False),
     ],
 )
@@ -106,6 +111,12 @@ def test_a_licence_is_allowed_if_all_parts_of_an_and_and_one_of_an_or_are(
     audit: ModuleType, expression: str, allowed: bool
 ) -> None:
     assert audit.permitted(expression, ["MIT", "Apache-2.0"]) is allowed
+
+
+def test_the_extras_for_users_are_those_that_the_readme_lists(audit: ModuleType) -> None:
+    rows = re.findall(r"^\| (`.+`) \| .+ \|$", (ROOT / "README.md").read_text().partition("| extra |")[2], re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == {*audit.extras_for_users(), *audit.IN_OTHER_LOCKS}
 
 
 @pytest.mark.parametrize(
@@ -208,6 +219,18 @@ def test_an_advisory_affects_the_versions_that_it_lists_and_those_in_its_ranges(
     assert [(advisory.id, advisory.pin) for advisory in found] == [("PYSEC-1", f"one-package=={version}")] * affected
 
 
+def test_other_files_beside_advisories_are_left_out(audit: ModuleType, tmp_path: Path) -> None:
+    for name, content in {"a": ADVISORY, "list": [ADVISORY], "index": {"modified": "2026-11-30"}}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "folder.json").mkdir()
+    assert len(list(audit.read(tmp_path, {"one-package==1.5"}, TODAY))) == 1
+
+
+def test_a_limit_of_a_range_is_no_version(audit: ModuleType) -> None:
+    part = {"ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2"}, {"limit": "*"}]}]}
+    assert [audit.affects(part, version) for version in ("1", "2")] == [True, False]
+
+
 def test_advisories_of_pypa_are_read_from_yaml(audit: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "vulns" / "one-package"
     folder.mkdir(parents=True)
@@ -228,7 +251,7 @@ def test_a_withdrawn_advisory_affects_nothing(audit: ModuleType, tmp_path: Path)
         "{}",
         "[]",
         "{",
-        '{"modified": "2026-11-29", "affected": [{}]}',
+        '{"id": "PYSEC-1", "modified": "2026-11-29", "affected": [{}]}',
         json.dumps({**ADVISORY, "modified": "2024-10-10T00:00:00Z"}),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_command_is_displayed_without_its_secrets() -> None:
 
 def test_an_engine_inherits_the_environment_without_rollyards_own_variables() -> None:
     base = {"HF_TOKEN": "t", "ROLLYARD_TOKEN": "t", "policy_api_key": "k", "VLLM_SERVER_DEV_MODE": "1"}
-    base["PYTHONPATH"] = "/users/own"
+    base |= {"ROLLYARD_TOKEN_FILE": "/t", "policy_api_key_FILE": "/k", "PYTHONPATH": "/users/own"}
     assert environment(base, ("4", "5")) == {
         "HF_TOKEN": "t",
         "PYTHONPATH": os.pathsep.join([f"{FOLDER}/guard", "/users/own"]),

@@ -11,7 +11,8 @@ import yaml
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.training_stack import ServerConfigs, server_configs
+from rollyard.training.training_stack import ServerConfigs, agents_of_head, server_configs
+from tests.support.stacks import colocated, load_config
 
 MODEL = {"entrypoint": "app.py", "base_url": "http://127.0.0.1:1/v1", "api_key": "x", "model": "m"}
 
@@ -94,3 +95,13 @@ def test_the_command_reads_back_what_was_configured_and_contains_no_token(tmp_pa
     assert values["config_paths"] == [str(file), "resources_servers/gsm8k/configs/gsm8k.yaml"]
     assert {**keys, "log_folder": str(tmp_path / "logs")}.items() <= values.items() and "token" not in values
     assert yaml.safe_load(file.read_text()) == configs.policy
+
+
+async def test_the_token_of_a_running_stack_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t\n")
+    async with colocated(load_config(), tmp_path, token="t") as stack:
+        config = TrainConfig(model="tiny", output_dir=tmp_path / "out", head=stack.head_url)
+        with pytest.raises(OperatorError, match="export it as ROLLYARD_TOKEN"):
+            await agents_of_head(config, {})
+        with pytest.raises(OperatorError, match="policy_model cannot be trained"):  # its policy has no weights
+            await agents_of_head(config, {"ROLLYARD_TOKEN_FILE": str(tmp_path / "token")})

@@ -28,6 +28,7 @@ from rollyard.interop.nemo_gym.path_entry import path_entry
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import Json
+from rollyard.records.variables import variable
 from rollyard.services.config.load import config_files, load, read_yaml
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, search_roots
 from rollyard.services.config.run_config import RunConfig
@@ -120,7 +121,7 @@ class RunHelper:
             config.run,
             colocate=False,
             folder=here,
-            token=os.environ.get("ROLLYARD_TOKEN"),
+            token=variable(os.environ, "ROLLYARD_TOKEN"),
             head_port=config.head_port,
             ready_timeout_s=self._ready_timeout_s,
             environ=_without_path_entry(os.environ),
