@@ -18,7 +18,7 @@ def variable(environ: Mapping[str, str], name: str) -> str | None:
     if not (path := environ.get(f"{name}_FILE")):
         return None
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         found = f"contains {len(lines)} lines" if len(lines) != 1 else "contains an empty line"
     except OSError as error:
         lines, found = [], f"cannot be read: {error.strerror}"

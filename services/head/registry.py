@@ -20,6 +20,10 @@ from rollyard.services.http.loop_lag import BUSY
 Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0
 """Time window over which the request rate is measured."""
+GONE_S, START_S = 60.0, 600.0
+"""After so long without a report, an instance that runs elsewhere has exited: a ready one, whose event loop may be
+blocked for a while; and one that starts, which may load a model without a word (its own start_timeout_s goes first).
+"""
 USUAL_CPU = 0.6
 """Share of a core that a process can use without letting requests wait for each other."""
 
@@ -46,7 +50,7 @@ class _Instance:
 
 
 class ServerRegistry:
-    """The instances of one run. An instance is removed from the directory after `expiry_s` without a heartbeat."""
+    """The instances of one run. An instance is listed as quiet after `expiry_s` without a heartbeat."""
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class ServerRegistry:
             detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if registration.name in self._elsewhere:
-            self._remove_expired(registration.name, registration.instance)
+            self._remove_silent(spec, registration.instance)
         elif registration.instance not in self._expected:
             detail = (
                 f"instance {registration.instance!r} is not expected: it was replaced, or this run never launched it"
@@ -132,12 +136,15 @@ class ServerRegistry:
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
 
-    def _remove_expired(self, name: str, reporting: str) -> None:
-        """Remove a server's expired instances once one of them, `reporting`, reports. Nothing else says that processes
-        started elsewhere exited.
+    def _remove_silent(self, spec: ServerSpec, reporting: str) -> None:
+        """Remove a server's silent instances once one of them, `reporting`, reports; a new one takes the place of those
+        that are quiet. Nothing else says that processes started elsewhere exited.
         """
+        ready_s = GONE_S if reporting in self._members else self._expiry_s
+        start_s = spec.settings.start_timeout_s or START_S
         for instance, member in list(self._members.items()):
-            if member.spec.name == name and instance != reporting and self._clock() - member.last_seen > self._expiry_s:
+            silent_s = self._clock() - member.last_seen
+            if member.spec is spec and instance != reporting and silent_s > (ready_s if member.ready else start_s):
                 self.remove(instance)
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
@@ -149,7 +156,7 @@ class ServerRegistry:
             )
         member.last_seen = self._clock()
         if member.spec.name in self._elsewhere:
-            self._remove_expired(member.spec.name, member.instance)
+            self._remove_silent(member.spec, member.instance)
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
         member.sessions, member.cpu, member.phase = heartbeat.sessions, heartbeat.cpu, heartbeat.phase
         member.counts.append((member.last_seen, heartbeat.requests))

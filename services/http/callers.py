@@ -1,7 +1,7 @@
 """Callers: what each client of a server may use at once, so that one client cannot take everything from the others.
 
-A client is a user of this host, or the address of another host. The user who started the run, and root, have no limit:
-the run's own collector and servers are theirs.
+A client is a user of this host, or the address of another host. The user who started the run, root, and requests with
+the run's token have no limit: the run's own collector and servers, on whichever host, are among them.
 """
 
 from __future__ import annotations

@@ -102,6 +102,10 @@ class HotApp(ChannelApp, Protocol):
         """Return whether a request may be served; ASGI rejects any other."""
         ...
 
+    def has_run_token(self, authorization: bytes) -> bool:
+        """Return whether the value of this header has the run's token."""
+        ...
+
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
 
 
@@ -319,7 +323,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """True if the parser treats the current request as a protocol switch and has not parsed its body."""
         self._exchange: Exchange | None = None
         """The current request, if it is to a hot route."""
+        self._client: Caller | None = None
+        """The client of this connection, if it has a limit."""
         self._caller: Caller | None = None
+        """The same for the current request; None if it carries the run's token."""
         self._admitted = 0
         """Requests of the caller that this connection counts. A hot route counts its own once it has arrived."""
 
@@ -329,13 +336,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if PEER in self.app_state:
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) else "with an unknown address"
-            self._caller = self._listener.callers.get(self.app_state[PEER], address)
+            self._client = self._listener.callers.get(self.app_state[PEER], address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
         self._release_body()
-        if self._caller is not None:
-            self._caller.requests -= self._admitted
+        if self._client is not None:
+            self._client.requests -= self._admitted
             self._admitted = 0
         super().connection_lost(exc)
 
@@ -381,7 +388,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["method"], self.scope["path"] = "GET", "/health"
         if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]
             return False
-        channel = ServedChannel(listener.app, listener, self.connections, self.tasks, self._caller)
+        channel = ServedChannel(listener.app, listener, self.connections, self.tasks, self._limited_caller())
         self.connections.discard(self)
         listener.connections.discard(self)
         self.transport.write(ACCEPTED)
@@ -437,6 +444,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._reject(self._body_too_large())
             elif name == b"x-rollyard-request":
                 request_id = value
+        self._release_body()
+        self._caller = self._client and self._limited_caller()
         if self._caller is not None:
             if failure := self._caller.request_refusal():
                 self._reject(failure)
@@ -444,7 +453,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._admitted += 1
         self._head_since = None
         self._body_since = self._listener.lag.now()
-        self._release_body()
         if (exchange := self._hot_exchange()) is not None:
             self.cycle = exchange  # type: ignore[assignment]
         else:
@@ -491,8 +499,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Called by uvicorn, for requests that are not to a hot route."""
-        if self._caller is not None and self._admitted:
-            self._caller.requests -= 1
+        if self._client is not None and self._admitted:
+            self._client.requests -= 1
             self._admitted -= 1
         self._release_body()
         super().on_response_complete()
@@ -584,6 +592,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _reject(self, failure: Failure) -> None:
         self._refusal = failure
         raise httptools.HttpParserError(failure.problem.detail)  # ends the parser; it calls send_400_response
+
+    def _limited_caller(self) -> Caller | None:
+        """Return the client of the current request; None if it has no limit, as all that have the run's token."""
+        app, authorization = self._listener.app, dict(self.headers).get(b"authorization", b"")
+        return None if app is not None and app.has_run_token(authorization) else self._client
 
     def _release_body(self) -> None:
         self._listener.held_bytes -= self._body_bytes

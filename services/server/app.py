@@ -195,7 +195,11 @@ class Server:
 
     def is_in_control(self, authorization: str | None) -> bool:
         """Return whether a caller has the run token, and not only the play token. Without tokens, all callers have."""
-        return not self.__token or hmac.compare_digest((authorization or "").encode("latin-1"), self.__token)
+        return not self.__token or self.has_run_token((authorization or "").encode("latin-1"))
+
+    def has_run_token(self, authorization: bytes) -> bool:
+        """Return whether a caller has proved that it belongs to the run. Without tokens, none can."""
+        return bool(self.__token) and hmac.compare_digest(authorization, self.__token)
 
     def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
         """Convert the error responses of `path`, for APIs whose clients expect their own format."""
@@ -399,7 +403,7 @@ class Server:
         finally:
             if watcher is not None:
                 watcher.cancel()
-            if route.audited:
+            if route.audited and status not in (401, 403):
                 self.__audit.write(f"POST {route.path}", self.__origin(scope), _act_detail(call), status)
 
     def __origin(self, scope: Scope) -> Origin:
@@ -475,8 +479,10 @@ def audit_file(logs: Path | None) -> Path | None:
     return logs and logs / "audit.jsonl"
 
 
-_AUDITED_BODY_BYTES, _AUDITED_VALUES, _AUDITED_CHARS = 64 << 10, 32, 200
-"""What an audit line shows of a request: the first plain values of a body of at most so many bytes, each cut."""
+_AUDITED_BODY_BYTES, _AUDITED_VALUES, _AUDITED_CHARS = 64 << 10, 32, 400
+"""What an audit line shows of a request: the first plain values of a body of at most so many bytes. A longer text is
+not searched for secrets, which takes time, and part of it could show one: only its length is in the line.
+"""
 
 
 def _act_detail(call: RawRequest) -> Json:
@@ -485,11 +491,12 @@ def _act_detail(call: RawRequest) -> Json:
     with contextlib.suppress(orjson.JSONDecodeError):
         given = orjson.loads(call.body) if len(call.body) <= _AUDITED_BODY_BYTES else None
     named = {**dict(parse_qsl(call.query.decode("latin-1"))), **(given if isinstance(given, dict) else {})}
-    plain = {name: value for name, value in named.items() if isinstance(value, str | int | float | bool)}
-    return {
-        name[:_AUDITED_CHARS]: value[:_AUDITED_CHARS] if isinstance(value, str) else value
-        for name, value in islice(redacted(plain).items(), _AUDITED_VALUES)
+    plain = {
+        name: f"({len(value)} characters)" if isinstance(value, str) and len(value) > _AUDITED_CHARS else value
+        for name, value in named.items()
+        if isinstance(value, str | int | float | bool)
     }
+    return {name[:_AUDITED_CHARS]: value for name, value in islice(redacted(plain).items(), _AUDITED_VALUES)}
 
 
 def _play_header(token: str | None) -> bytes:

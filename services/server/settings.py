@@ -310,8 +310,12 @@ _HARMLESS_HEADERS = frozenset(
 )
 _USER_IN_URL = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)[^/?#\s\"']*@")
 _QUERY = re.compile(r"([?&;])([\w.-]+)=([^&;#\s\"']+)")
-_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z][\w-]*)(=["']?|["']\s*:\s*["'])([^\s"',;&]+)""")
-"""`NAME=value` as in a list of variables or flags, and `"name": "value"` as in JSON."""
+_ASSIGNED = re.compile(
+    r"""(?<![\w-])(?>(?:[\w-]*?-)??(?=[A-Za-z]))([A-Za-z][\w-]*+)(=["']?|["']\s*:\s*["'])([^\s"',;&]+)"""
+)
+"""`NAME=value` as in a list of variables or flags, and `"name": "value"` as in JSON. A name is read once, however many
+hyphens it has: the time grows with the length of the text.
+"""
 _FLAG = re.compile(r"""(?<![\w-])(--?[A-Za-z][\w-]*)([\s,"']+)([^\s,"'\]-][^\s,"'\]]*)""")
 _HEADER_LINE = re.compile(
     r"(?<![\w-])((?:proxy-)?authorization|[\w-]*api-key|(?:set-)?cookie)([\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE
@@ -384,7 +388,7 @@ def without_credentials(text: str) -> str:
     """Return `text` with `***` for credentials in URLs, headers, flags and variables."""
 
     def hide(found: re.Match[str]) -> str:
-        return f"{found[1]}{found[2]}{REDACTED}" if is_secret(found[1]) else found[0]
+        return found[0][: found.end(2) - found.start()] + REDACTED if is_secret(found[1]) else found[0]
 
     def hide_query(found: re.Match[str]) -> str:
         hidden = is_secret(found[2]) or _SIGNATURE.search(found[2])

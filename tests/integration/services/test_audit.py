@@ -96,6 +96,13 @@ async def test_a_refused_caller_cannot_fill_the_log(authorization: str, tmp_path
     assert not lines(tmp_path)
 
 
+async def test_the_head_records_no_registration_without_the_secret_of_the_run(tmp_path: Path) -> None:
+    async with colocated(load_config(), tmp_path, token=TOKEN) as stack, http_transport() as transport:
+        before = lines(stack.folder.logs)
+        assert (await send(transport, f"{stack.head_url}/register", {"p": "x"}, headers=CONTROL)).status == 401
+        assert lines(stack.folder.logs) == before
+
+
 async def test_a_failed_act_is_recorded_with_its_status(tmp_path: Path) -> None:
     await call_app(make_server(tmp_path), "/weights/update", b"not JSON")
     assert [(line["status"], line["detail"]) for line in lines(tmp_path)] == [(400, {})]
@@ -128,6 +135,15 @@ async def test_a_large_act_makes_a_short_line(tmp_path: Path) -> None:
     await call_app(server, "/weights/update", {"path": "x" * 500_000})
     await call_app(server, "/weights/update", {f"value-{number}": number for number in range(3000)})
     assert all(len(orjson.dumps(line)) < 1000 for line in lines(tmp_path)) and len(lines(tmp_path)) == 3
+
+
+async def test_of_a_long_text_only_its_length_is_recorded_so_that_it_is_not_searched_for_secrets(
+    tmp_path: Path,
+) -> None:
+    secret = "hunter2-hunter2"
+    await call_app(make_server(tmp_path), "/weights/update", {"url": f"http://{secret * 40}@engine", "p": "a-" * 9999})
+    (line,) = lines(tmp_path)
+    assert line["detail"] == {"url": "(614 characters)", "p": "(19998 characters)"}
 
 
 async def test_the_secret_of_a_run_is_not_in_its_audit_log(tmp_path: Path) -> None:

@@ -174,12 +174,38 @@ def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None
     ]
 
 
-def test_an_external_instance_that_was_replaced_at_once_is_removed_when_it_expires() -> None:
+def test_an_external_instance_that_was_replaced_at_once_is_removed_after_a_minute_of_silence() -> None:
     now = [0.0]
     registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance in ("killed", "new"):
         registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
-    now[0] = 11.0
+    now[0] = 61.0
     registry.record_heartbeat(Heartbeat(instance="new", requests=0, in_flight=0, sessions=0))
     (left,) = (one for one in registry.instances() if one.server_name == AGENT)
     assert (left.process_name, left.status) == ("new", "success")
+
+
+@pytest.mark.parametrize(("ready", "silent_s", "status"), [(True, 59.0, "timeout"), (False, 599.0, "starting")])
+def test_an_external_instance_that_is_busy_or_starting_stays_while_the_others_report(
+    ready: bool, silent_s: float, status: str
+) -> None:
+    now, removed = [0.0], list[str]()
+    servers = load_config().servers
+    registry = ServerRegistry("r", servers, {}, elsewhere=[AGENT], on_remove=removed.append, clock=lambda: now[0])
+    for instance, is_ready in (("first", True), ("second", ready)):
+        registration = Registration(name=AGENT, instance=instance, url=f"http://{instance}:1", pid=1, ready=is_ready)
+        registry.register(registration)
+    now[0] = silent_s
+    registry.record_heartbeat(Heartbeat(instance="first", requests=0, in_flight=0, sessions=0))
+    registry.register(registration.model_copy(update={"instance": "first", "url": "http://first:1"}))
+    assert registry.directory().has(AGENT, "http://second:1") is ready and not removed
+    assert [one.status for one in registry.instances() if one.process_name == "second"] == [status]
+
+
+def test_an_external_instance_that_exited_while_it_started_is_removed_after_its_start_limit() -> None:
+    now = [0.0]
+    registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
+    registry.register(Registration(name=AGENT, instance="killed", url="http://h:1", pid=1))
+    now[0] = 601.0
+    registry.register(Registration(name=AGENT, instance="new", url="http://h:2", pid=1))
+    assert [one.process_name for one in registry.instances() if one.server_name == AGENT] == ["new"]

@@ -20,6 +20,12 @@ def test_a_variable_is_its_value_or_the_line_in_its_file(tmp_path: Path) -> None
     assert variable({"TOKEN_FILE": ""}, "TOKEN") is None
 
 
+def test_the_byte_order_mark_of_a_file_is_not_part_of_its_value(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from the file\n", encoding="utf-8-sig")
+    assert variable({"TOKEN_FILE": str(file)}, "TOKEN") == "from the file"
+
+
 @pytest.mark.parametrize(
     ("content", "found"),
     [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rollyard.records.run_types import AccessRules, Keys
+from rollyard.records.run_types import AccessRules, Keys, play_token
 from rollyard.services.http.access import ESTABLISHED, Address, Peers, ProcNet, Socket
 from rollyard.services.http.listener import bind
 from rollyard.services.http.request import RawRequest
@@ -19,6 +19,8 @@ from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import make_client, make_server
 from tests.support.waiting import deadline_s, until
 
+TOKEN = "the-run-token-of-this-test"
+PLAY = play_token(TOKEN)
 GREEDY, OTHER = "127.0.0.2", "127.0.0.3"
 RULES = AccessRules(client_requests=4, client_bytes=100_000)
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -42,11 +44,12 @@ class LimitedServer:
     """A server whose route /wait responds once `release` is set, and its clients by their address."""
 
     def __init__(self, rules: AccessRules, **uids: int) -> None:
-        self.keys = Keys(run_id="r1", secret="s", token="t0ken", access=rules)
+        self.keys = Keys(run_id="r1", secret="s", token=TOKEN, access=rules)
         self.release = asyncio.Event()
         routes = {"/wait": self._wait, "/echo": self._echo}
         server = make_server(keys=self.keys, routes=routes, cancellable={"/until_gone": self._wait})
         server.app.post("/app_wait")(self._app_wait)
+        server.allow_play("/wait", "/echo", "/until_gone", "/app_wait")
         table = Users(uids={name.replace("_", "."): uid for name, uid in uids.items()})
         self.hosted = HostedServer(server, bind("127.0.0.1", 0), peers=Peers(table))
         self.port = int(self.hosted.url.rpartition(":")[2])
@@ -62,10 +65,12 @@ class LimitedServer:
     async def _echo(self, call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    async def send(self, address: str, path: str, body: bytes = b"{}", length: int | None = None) -> Connection:
+    async def send(
+        self, address: str, path: str, body: bytes = b"{}", length: int | None = None, token: str = PLAY
+    ) -> Connection:
         """Send a request from `address` on a connection of its own, with `length` as the length of its body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
-        lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer t0ken"]
+        lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {token}"]
         lines += ["content-type: application/json", f"content-length: {length or len(body)}"]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         return reader, writer
@@ -173,7 +178,8 @@ async def test_another_user_is_one_client_whatever_its_address() -> None:
 async def test_the_requests_of_a_channel_count() -> None:
     async with limited(AccessRules(client_requests=3)) as server:
         transport = HttpTransport()
-        client = make_client({"echo": [server.hosted.url]}, transport, keys=server.keys, channels=True)
+        keys = server.keys.model_copy(update={"token": PLAY})
+        client = make_client({"echo": [server.hosted.url]}, transport, keys=keys, channels=True)
         waiting = [asyncio.create_task(client.reach("echo", "/wait", b"{}", deadline_s())) for _ in range(5)]
         statuses = []
         for finished in asyncio.as_completed(waiting):
@@ -184,3 +190,38 @@ async def test_the_requests_of_a_channel_count() -> None:
         _, response = await client.reach("echo", "/echo", b"{}", deadline_s())
         assert response.status == 200
         await transport.close()
+
+
+@pytest.mark.parametrize("path", ["/wait", "/app_wait"])
+async def test_requests_with_the_run_token_have_no_limit_on_whichever_host_they_begin(path: str) -> None:
+    async with limited(AccessRules(client_requests=1, client_bytes=10)) as server:
+        held = [await server.send(GREEDY, path, b"x" * 100, token=TOKEN) for _ in range(5)]
+        await until(lambda: server.hosted.server.in_flight == 5)
+        server.release.set()
+        assert [(await server.answer(one))[0] for one in held] == [200] * 5
+
+
+async def test_the_requests_of_a_channel_with_the_run_token_have_no_limit() -> None:
+    async with limited(AccessRules(client_requests=1)) as server:
+        transport = HttpTransport()
+        client = make_client({"echo": [server.hosted.url]}, transport, keys=server.keys, channels=True)
+        waiting = [asyncio.create_task(client.reach("echo", "/wait", b"{}", deadline_s())) for _ in range(5)]
+        await until(lambda: server.hosted.server.in_flight == 5)
+        server.release.set()
+        assert [(await one)[1].status for one in waiting] == [200] * 5
+        await transport.close()
+
+
+async def test_a_request_with_the_run_token_lifts_no_limit_for_the_next_on_its_connection() -> None:
+    async with limited(AccessRules(client_requests=1)) as server:
+        held = await server.send(GREEDY, "/wait")
+        await until(lambda: server.hosted.server.in_flight)
+        reader, writer = await server.send(GREEDY, "/echo", token=TOKEN)
+        head = await reader.readuntil(b"\r\n\r\n2")
+        assert head.startswith(b"HTTP/1.1 200")
+        lines = f"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {PLAY}\r\n"
+        writer.write(lines.encode() + b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+        assert (await server.answer((reader, writer)))[0] == 429
+        server.release.set()
+        assert (await server.answer(held))[0] == 200
+        assert (await server.call(GREEDY, "/echo"))[0] == 200
