@@ -43,14 +43,14 @@ class Users(ProcNet):
 class LimitedServer:
     """A server whose route /wait responds once `release` is set, and its clients by their address."""
 
-    def __init__(self, rules: AccessRules, bounds: ListenerLimits | None = None, **uids: int) -> None:
+    def __init__(self, rules: AccessRules, **uids: int) -> None:
         self.keys = Keys(run_id="r1", secret="s", token="t0ken", access=rules)
         self.release = asyncio.Event()
         routes = {"/wait": self._wait, "/echo": self._echo}
         server = make_server(keys=self.keys, routes=routes, cancellable={"/until_gone": self._wait})
         server.app.post("/app_wait")(self._app_wait)
         table = Users(uids={name.replace("_", "."): uid for name, uid in uids.items()})
-        self.hosted = HostedServer(server, bind("127.0.0.1", 0), bounds=bounds, peers=Peers(table))
+        self.hosted = HostedServer(server, bind("127.0.0.1", 0), peers=Peers(table))
         self.port = int(self.hosted.url.rpartition(":")[2])
 
     async def _wait(self, call: RawRequest) -> bytes:
@@ -93,10 +93,8 @@ class LimitedServer:
 
 
 @contextlib.asynccontextmanager
-async def limited(
-    rules: AccessRules = RULES, bounds: ListenerLimits | None = None, **uids: int
-) -> AsyncIterator[LimitedServer]:
-    server = LimitedServer(rules, bounds, **uids)
+async def limited(rules: AccessRules = RULES, **uids: int) -> AsyncIterator[LimitedServer]:
+    server = LimitedServer(rules, **uids)
     await server.hosted.listen()
     try:
         yield server
@@ -145,7 +143,8 @@ async def test_a_refused_body_takes_nothing_from_the_uploads_of_its_client() -> 
 
 
 async def test_a_body_that_is_too_large_leaves_nothing_counted() -> None:
-    async with limited(bounds=ListenerLimits(HttpLimits(body_bytes=50_000))) as server:
+    async with limited() as server:
+        server.hosted._connections.bounds = ListenerLimits(HttpLimits(body_bytes=50_000))
         chunks = b"c350\r\n" + b"x" * 50_000 + b"\r\n" + b"1\r\nx\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(GREEDY, 0))
         writer.write(b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
