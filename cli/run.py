@@ -156,7 +156,9 @@ async def _check_and_run(
             await check_cluster(options.ray_head_node_address)
         else:
             head = None if options.head is not None else (options.head_host, options.head_port)
-            await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
+            await preflight.check(
+                cache_folder(os.environ), head=head, colocate=options.colocate, advertise=options.advertise
+            )
         if options.dry_run:
             print_plan(_with_replicas(options, config, specs), {spec.name for spec in specs}, await preflight.advice())
             return EXIT_DONE

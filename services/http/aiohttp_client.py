@@ -96,7 +96,10 @@ class AiohttpClient:
             self._session = None
 
     def _request(self, method: str, url: URL, body: bytes, headers: Mapping[str, str], proxy: URL | None) -> Any:
-        context = self._trust.context() if url.scheme == "https" else True
+        try:
+            context = self._trust.context() if url.scheme == "https" else True
+        except OSError as error:
+            raise ConnectFailed(error.strerror or str(error)) from error
         return self._get_session().request(
             method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False, ssl=context
         )

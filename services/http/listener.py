@@ -328,7 +328,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._caller: Caller | None = None
         """The same for the current request; None if it carries the run's token."""
         self._admitted = 0
-        """Requests of the caller that this connection counts. A hot route counts its own once it has arrived."""
+        """Requests of the caller that this connection counts: those whose handler has not started."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -453,11 +453,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._admitted += 1
         self._head_since = None
         self._body_since = self._listener.lag.now()
-        if (exchange := self._hot_exchange()) is not None:
-            self.cycle = exchange  # type: ignore[assignment]
+        self._exchange = self._hot_exchange()
+        if self._exchange is not None:
+            self.cycle = self._exchange  # type: ignore[assignment]
         else:
             super().on_headers_complete()
-        self._exchange = exchange
         if request_id is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
 
@@ -473,12 +473,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         listener = self._listener
         listener.held_bytes += len(body)
-        if self._body_bytes > listener.bounds.limits.body_bytes:
-            self._reject(self._body_too_large())
         if self._caller is not None:
             self._caller.held_bytes += len(body)
             if failure := self._caller.body_refusal():
                 self._reject(failure)
+        if self._body_bytes > listener.bounds.limits.body_bytes:
+            self._reject(self._body_too_large())
         if listener.is_full:
             detail = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; retry later"
             self._reject(Failure(FailureKind.OVERLOADED, detail))
@@ -499,13 +499,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Called by uvicorn, for requests that are not to a hot route."""
-        if self._client is not None and self._admitted:
-            self._client.requests -= 1
-            self._admitted -= 1
         self._release_body()
         super().on_response_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self._client is not None and self._admitted:
+            self._admitted -= 1
+            app = _counted(app, self._client)
         if cycle.scope["method"] == "POST":
             self._listener.budget.run(super()._start_asgi_task, cycle, app)
         else:
@@ -617,6 +617,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused_since is not None or self.transport.is_closing():
             return
         self._refused_since = self._listener.lag.now()
+        if self._exchange is not None and self._body_since is not None:  # no handler will read what has arrived
+            self._exchange.pieces.clear()
+        self._release_body()
         self._head_since = self._body_since = None
         log.warning("%s refused a request: %s", self._listener.server, failure.problem.detail)
         responding = self.cycle is not None and not self.cycle.response_complete
@@ -633,6 +636,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _counted(app: ASGIApp, caller: Caller) -> ASGIApp:
+    """Return an app whose request counts until its handler ends, also if the client no longer waits."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        finally:
+            caller.end_request(None)
+
+    return serve
 
 
 def _refusal_bytes(response: RawResponse, headers: Headers) -> bytes:

@@ -60,7 +60,8 @@ class ServerCertificate:
         """
         self._files = files
         self._host = host
-        self._seen = self._loaded = _state((files.certificate, files.key))
+        self._watched = [files.certificate, files.key, *([files.ca] if files.ca else [])]
+        self._seen = self._loaded = _state(self._watched)
         self.context = self._load()
 
     def renew(self) -> None:
@@ -68,7 +69,7 @@ class ServerCertificate:
 
         If that fails, the former certificate stays, and the reason is logged.
         """
-        state = _state((self._files.certificate, self._files.key))
+        state = _state(self._watched)
         if state != self._seen:
             self._seen = state
         elif state != self._loaded:
@@ -103,11 +104,6 @@ class ServerCertificate:
         except OSError as error:
             raise OperatorError(error.strerror or str(error)) from error
         return context
-
-
-def reachable_host(bound: str) -> str:
-    """Return the address under which processes of this host reach a server that is bound to `bound`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
 
 
 def untrusted(error: ssl.SSLCertVerificationError) -> str:
@@ -185,7 +181,7 @@ def _shake_hands(client_context: ssl.SSLContext, server_context: ssl.SSLContext,
 
 
 def _state(paths: Iterable[str]) -> _State:
-    """Return what changes when a file is replaced or written; zeros for one that is missing."""
+    """Return what changes when a file is replaced or written, or its mode changes; zeros for one that is missing."""
     state = []
     for path in paths:
         try:
@@ -193,5 +189,5 @@ def _state(paths: Iterable[str]) -> _State:
         except OSError:
             state.append((0, 0, 0))
         else:
-            state.append((found.st_mtime_ns, found.st_ino, found.st_size))
+            state.append((found.st_ctime_ns, found.st_ino, found.st_size))
     return tuple(state)

@@ -27,7 +27,7 @@ from rollyard.services.http.listener import (
     bind,
 )
 from rollyard.services.http.loop_lag import CpuShare, LoopLag
-from rollyard.services.http.tls import ServerCertificate, reachable_host
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
@@ -62,6 +62,12 @@ def bind_head(host: str, port: int) -> socket.socket:
         raise RunError(f"the head cannot listen on {host}: {error}") from error
 
 
+def reachable_address(sock: socket.socket) -> str:
+    """Return the address under which processes of this host reach the server of a socket."""
+    bound: str = sock.getsockname()[0]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
+
+
 class HostedServer:
     def __init__(
         self,
@@ -74,8 +80,8 @@ class HostedServer:
         peers: Peers | None = None,
     ) -> None:
         self.server = server
-        host, port = sock.getsockname()[:2]
-        shown, tls = advertise or reachable_host(host), server.context.keys.tls
+        port = sock.getsockname()[1]
+        shown, tls = advertise or reachable_address(sock), server.context.keys.tls
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"
         self._socket = sock

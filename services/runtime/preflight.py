@@ -19,11 +19,11 @@ from rollyard.records.run_types import Directory, Keys
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.tls import ServerCertificate, reachable_host
+from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime import foreign_launcher as uv_environment
 from rollyard.services.runtime.foreign_servers import check_access
-from rollyard.services.runtime.hosting import bind_for, bind_head
+from rollyard.services.runtime.hosting import bind_for, bind_head, reachable_address
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
 from rollyard.services.server.app import Context, Server
@@ -38,13 +38,17 @@ class Preflight:
         self._endpoints = endpoint_transport(environ, ca_files=keys.ca_files)
         self._servers: list[Server] = []
 
-    async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
-        """Raise the first problem that would prevent a start on this host. `head`: its address, if it starts here."""
+    async def check(
+        self, cache: Path, *, head: tuple[str, int] | None, colocate: bool, advertise: str | None = None
+    ) -> None:
+        """Raise the first problem that would prevent a start on this host. `head`: its address, if it starts here, and
+        `advertise` the name by which it is called instead.
+        """
         if colocate:
             refuse_isolated(self._specs)
+        called = self._check_ports(head, advertise)
         if self._keys.tls is not None and head is not None:
-            bound = {head[0], *(spec.settings.host for spec in self._specs if spec.external_url is None)}
-            for host in sorted(map(reachable_host, bound)):
+            for host in sorted(called):
                 ServerCertificate(self._keys.tls, host)
         for spec in self._specs:
             try:
@@ -60,7 +64,6 @@ class Preflight:
                 if str(error).startswith(spec.name):
                     raise
                 raise type(error)(f"{spec.name}: {error}") from error
-        self._check_ports(head)
 
     async def advice(self) -> list[str]:
         """Return warnings about problems that do not prevent a start, each with the server's name."""
@@ -98,11 +101,15 @@ class Preflight:
             raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
         self._servers.append(server)
 
-    def _check_ports(self, head: tuple[str, int] | None) -> None:
-        """Bind all fixed ports at the same time, because two servers may be configured with the same one."""
+    def _check_ports(self, head: tuple[str, int] | None, advertise: str | None) -> set[str]:
+        """Bind all fixed ports at the same time, because two servers may be configured with the same one. Return the
+        names and addresses by which clients will call the servers.
+        """
+        called = set()
         with contextlib.ExitStack() as sockets:
             if head is not None:
-                sockets.enter_context(contextlib.closing(bind_head(*head)))
+                sock = sockets.enter_context(contextlib.closing(bind_head(*head)))
+                called.add(advertise or reachable_address(sock))
             owners: dict[tuple[str, int], str] = {}
             for spec in self._specs:
                 if spec.external_url is not None:
@@ -112,7 +119,9 @@ class Preflight:
                     raise OperatorError(
                         f"{other} and {spec.name} are both configured with port {address[1]} on {address[0]}"
                     )
-                sockets.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
+                sock = sockets.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
+                called.add(reachable_address(sock))
+        return called
 
     async def _empty_directory(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})

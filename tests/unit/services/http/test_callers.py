@@ -12,7 +12,9 @@ import pytest
 
 from rollyard.records.run_types import AccessRules, Keys, play_token
 from rollyard.services.http.access import ESTABLISHED, Address, Peers, ProcNet, Socket
-from rollyard.services.http.listener import bind
+from rollyard.services.http.callers import Caller
+from rollyard.services.http.connection_pool import HttpLimits
+from rollyard.services.http.listener import ListenerLimits, bind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
@@ -65,13 +67,24 @@ class LimitedServer:
     async def _echo(self, call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
+    def caller(self, address: str) -> Caller:
+        found = self.hosted._connections.callers.get(None, address)
+        assert found is not None
+        return found
+
     async def send(
-        self, address: str, path: str, body: bytes = b"{}", length: int | None = None, token: str = PLAY
+        self,
+        address: str,
+        path: str,
+        body: bytes = b"{}",
+        length: int | None = None,
+        header: str = "x: y",
+        token: str = PLAY,
     ) -> Connection:
         """Send a request from `address` on a connection of its own, with `length` as the length of its body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
         lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {token}"]
-        lines += ["content-type: application/json", f"content-length: {length or len(body)}"]
+        lines += ["content-type: application/json", f"content-length: {length or len(body)}", header]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         return reader, writer
 
@@ -125,6 +138,30 @@ async def test_a_body_beyond_the_limit_of_a_client_gets_429_and_that_of_another_
         assert (await server.call(GREEDY, "/echo", b"x" * 60_000))[0] == 200
 
 
+async def test_a_refused_body_takes_nothing_from_the_uploads_of_its_client() -> None:
+    async with limited() as server:
+        uploads = [await server.send(GREEDY, "/echo", b"x" * 32_000, length=32_001) for _ in range(3)]
+        await until(lambda: server.caller(GREEDY).held_bytes == 96_000)
+        reader, writer = await server.send(GREEDY, "/echo", b"x" * 30_000, length=99_999)
+        assert b" 429 " in await reader.readuntil(b"\r\n\r\n")
+        assert server.caller(GREEDY).held_bytes == server.hosted._connections.held_bytes == 96_000
+        for _, upload in uploads:
+            upload.write(b"x")
+        assert [(await server.answer(one))[0] for one in uploads] == [200] * 3
+        writer.close()
+
+
+async def test_a_body_that_is_too_large_leaves_nothing_counted() -> None:
+    async with limited() as server:
+        server.hosted._connections.bounds = ListenerLimits(HttpLimits(body_bytes=50_000))
+        chunks = b"c350\r\n" + b"x" * 50_000 + b"\r\n" + b"1\r\nx\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(GREEDY, 0))
+        writer.write(b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
+        assert b" 413 " in await reader.readuntil(b"\r\n\r\n")
+        assert server.caller(GREEDY).held_bytes == 0
+        writer.close()
+
+
 async def test_requests_to_routes_of_the_app_count_as_well() -> None:
     async with limited(AccessRules(client_requests=1)) as server:
         held = await server.send(GREEDY, "/app_wait")
@@ -136,9 +173,15 @@ async def test_requests_to_routes_of_the_app_count_as_well() -> None:
             assert (await server.call(GREEDY, "/app_wait"))[0] == 200
 
 
-async def test_a_request_counts_until_its_handler_ends_and_not_until_its_client_disconnects() -> None:
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [("/wait", "x: y"), ("/wait", "connection: close"), ("/%77ait", "x: y"), ("/app_wait", "x: y")],
+)
+async def test_a_request_counts_until_its_handler_ends_and_not_until_its_client_disconnects(
+    path: str, header: str
+) -> None:
     async with limited(AccessRules(client_requests=1)) as server:
-        _, writer = await server.send(GREEDY, "/wait")
+        _, writer = await server.send(GREEDY, path, header=header)
         await until(lambda: server.hosted.server.in_flight)
         writer.close()
         await until(lambda: not server.hosted._connections.connections)
@@ -146,6 +189,17 @@ async def test_a_request_counts_until_its_handler_ends_and_not_until_its_client_
         server.release.set()
         await until(lambda: not server.hosted.server.in_flight)
         assert (await server.call(GREEDY, "/echo"))[0] == 200
+
+
+async def test_requests_that_wait_for_another_on_their_connection_count_until_they_are_served() -> None:
+    async with limited(AccessRules(client_requests=3)) as server:
+        _, writer = await server.send(GREEDY, "/app_wait")
+        await until(lambda: server.hosted.server.in_flight)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 2)
+        await until(lambda: server.caller(GREEDY).requests == 3)
+        server.release.set()
+        await until(lambda: server.caller(GREEDY).requests == 0)
+        writer.close()
 
 
 async def test_a_cancelled_request_no_longer_counts() -> None:

@@ -124,6 +124,20 @@ async def test_a_server_is_not_called_under_a_name_that_its_certificate_lacks(tm
         assert failure.problem.code == UNTRUSTED and "not valid for 'localhost'" in failure.problem.detail
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT", "stream"])
+async def test_a_client_without_its_file_of_authorities_reaches_no_server(tmp_path: Path, method: str) -> None:
+    async with tls_server(issue(tmp_path)) as hosted:
+        transport = HttpTransport(ca_files=[str(tmp_path / "missing.pem")])
+        url = hosted.url + "/health"
+        if method == "stream":
+            failure = await failure_of(transport.stream("POST", url, b"{}", {}, deadline_s()))
+        else:
+            failure = await failure_of(send(transport, url, b"", method))
+        assert failure.kind is FailureKind.UNREACHABLE
+        assert f"{tmp_path / 'missing.pem'} cannot be read" in failure.problem.detail
+        await transport.close()
+
+
 async def test_plain_http_to_a_server_that_uses_tls_is_answered_with_what_to_do(tmp_path: Path) -> None:
     async with tls_server(issue(tmp_path)) as hosted:
         response = await exchange(port_of(hosted), b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
@@ -182,6 +196,38 @@ async def test_a_broken_renewal_keeps_the_former_certificate_and_is_logged(
         certificate.renew()
     assert certificate.context is before
     assert len(caplog.messages) == 1 and "the former one stays" in caplog.text
+
+
+async def test_a_renewal_succeeds_once_the_mode_of_its_key_is_mended(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = ServerCertificate(issue(tmp_path, authority=authority), "127.0.0.1")
+    before, key = certificate.context, Path(issue(tmp_path, authority=authority).key)
+    key.chmod(0o644)
+    for _ in range(3):
+        certificate.renew()
+    assert certificate.context is before
+
+    def mended() -> bool:
+        key.chmod(0o600)  # again, as a file system may count time in steps of a second
+        for _ in range(2):
+            certificate.renew()
+        return certificate.context is not before
+
+    await until(mended)
+
+
+def test_a_renewal_succeeds_once_the_authority_of_its_certificate_follows(tmp_path: Path) -> None:
+    former, new = trustme.CA(), trustme.CA()
+    certificate = ServerCertificate(issue(tmp_path, authority=former), "127.0.0.1")
+    before, files = certificate.context, issue(tmp_path, authority=new, trusted=former)
+    for _ in range(3):
+        certificate.renew()
+    assert certificate.context is before
+    (tmp_path / "ca.new").write_bytes(new.cert_pem.bytes())
+    (tmp_path / "ca.new").replace(str(files.ca))
+    for _ in range(2):
+        certificate.renew()
+    assert certificate.context is not before
 
 
 async def test_files_that_still_change_are_not_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

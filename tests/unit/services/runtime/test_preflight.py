@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 from pydantic import SecretStr
 
 from rollyard.cli.run import run
-from rollyard.records.errors import RollyardError
+from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.services.http.transport import HttpTransport
-from tests.support.fixtures import make_folder, server_yaml
+from rollyard.services.runtime.hosting import HostedServer, bind_head
+from rollyard.services.runtime.preflight import Preflight
+from tests.support.certificates import issue, tls_keys
+from tests.support.fixtures import make_folder, make_server, server_yaml
 from tests.support.processes import free_port
 
 APP = """
@@ -95,6 +99,24 @@ def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     _, message = error_of(["+config_paths=run.yaml", "+dry_run=true"])
     assert message.startswith("environment and two ") and f"port {port} " in message
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "run.example.org"])
+@pytest.mark.parametrize("advertise", [None, "run.example.org"])
+async def test_the_check_accepts_the_certificates_with_which_the_head_starts(
+    tmp_path: Path, name: str, advertise: str | None
+) -> None:
+    keys = tls_keys(issue(tmp_path, name))
+    preflight = Preflight([], keys, {})
+    with contextlib.closing(bind_head("localhost", 0)) as sock:
+        try:
+            HostedServer(make_server(keys=keys), sock, advertise=advertise)
+        except OperatorError as refused:
+            with pytest.raises(OperatorError, match=re.escape(str(refused))):
+                await preflight.check(tmp_path, head=("localhost", 0), colocate=False, advertise=advertise)
+        else:
+            await preflight.check(tmp_path, head=("localhost", 0), colocate=False, advertise=advertise)
+    await preflight.close()
 
 
 def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
