@@ -40,7 +40,7 @@ MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 def _servers() -> list[Any]:
     smoke = ("head", "turn-based environment", "builtin_model")
-    marks = dict.fromkeys(smoke, [pytest.mark.smoke])
+    marks = {name: [pytest.mark.smoke] for name in smoke}
     for name in NEEDS:
         marks[name] = [pytest.mark.smoke, pytest.mark.filterwarnings("default")]  # of their packages: not ours to mend
     return [pytest.param(name, marks=marks.get(name, ())) for name in EVERY_SERVER]

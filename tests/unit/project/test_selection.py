@@ -26,7 +26,8 @@ FILES = {
     "tests/support/stacks.py": "from rollyard.services.http.client import Client\n",
     "tests/external/ray/conftest.py": "",
     "tests/external/ray/test_ray.py": "import tests.support.stacks\nNAMES = ('coin', 'coins.md')\n",
-    "tests/external/browser/test_page.py": "COMMAND = ['ng_viewer', 'x.jsonl', 'requirements/chosen.py']\nPODS = 'examples/pods.yaml'",
+    "tests/external/browser/test_page.py": "COMMAND = ['ng_viewer', 'x.jsonl']\n"
+    "FILES = ['requirements/chosen.py', 'examples/pods.yaml']\n",
     "requirements/chosen.py": "",
     "examples/pods.yaml": "",
     "examples/other.yaml": "",
