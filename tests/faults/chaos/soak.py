@@ -187,7 +187,10 @@ class Kills:
             name = f"{part}[0]"
             known = {one["pid"] for one in self._live.values()}
             killed = time.time()
-            os.kill(self._live.pop(name)["pid"], signal.SIGKILL)
+            try:
+                os.kill(self._live.pop(name)["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                raise Broken(f"{name} had ended by itself") from None
             self.count[name] += 1
             self._live[name] = await self._back(part, known)
             self.spans.append((killed, time.time()))
@@ -376,7 +379,7 @@ async def failures(killing: list[asyncio.Task[None]]) -> list[str]:
         try:
             await task
         except (Broken, OSError) as error:
-            found.append(f"the kills ended early: {type(error).__name__}: {error}")
+            found.append(f"the kills ended early: {error}")
     return found
 
 
