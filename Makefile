@@ -143,8 +143,10 @@ test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs
 test-harbor: $(DEV)  ## test tasks in Harbor's format in boxes and, as root with docker.io, in containers of a private engine
 	$(BIN)/python -m tests.external.harbor.engine $(BIN)/python -m pytest tests/external/harbor tests/unit/services/sandbox/test_box.py $(SMOKE)
 
-test-openapi: $(DEV)  ## send requests made from the OpenAPI document of every server, valid ones and others (schemathesis)
+test-openapi: $(DEV) $(VERIFIERS)/.ready $(INSPECT)/.ready  ## send requests made from the OpenAPI document of every server, valid ones and others (schemathesis)
 	$(BIN)/python -m pytest tests/external/openapi $(SMOKE)
+	$(VERIFIERS)/bin/python -m pytest tests/external/openapi -k verifiers_environment $(SMOKE)
+	$(INSPECT)/bin/python -m pytest tests/external/openapi -k inspect_task $(SMOKE)
 
 test-packages: $(DEV) $(RELEASE)/.ready  ## test make dist, wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages $(SMOKE)

@@ -9,7 +9,8 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - what is imported from there within a package (a folder of a part, or a server's folder). Imports of other packages
   are not followed: each suite would reach half of the code. Faults there are for `make test` and the smoke tests;
 - records and wire types;
-- other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
+- other files, such as scripts and configs, in packages on which it depends, and those that the tests name; modules that
+  the tests run by their path, and files of examples/, only if the tests name the whole path.
 
 Every suite runs in full if FULL is set, if .ci/ or the selection changed, or if no commit is older than a day. This
 module uses only the standard library.
@@ -129,13 +130,11 @@ class Tree:
             folder, _, file = path.rpartition("/")
             if path in files or path.startswith(suite.tests) or path in suite.locks:
                 return path
-            if path.endswith(".py") or path.startswith(TEST_PACKAGES):
+            if folder and any(path in text for text in texts):
+                return path
+            if path.endswith(".py") or path.startswith(TEST_PACKAGES) or file in NAMES_NO_DEPENDENCY:
                 continue
-            if file in NAMES_NO_DEPENDENCY:
-                is_used = bool(folder) and any(path in text for text in texts)
-            else:
-                is_used = self.is_inside(folder, folders) or file in words
-            if is_used:
+            if self.is_inside(folder, folders) or file in words:
                 return path
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import itertools
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -65,6 +66,13 @@ from tests.support.rollout_files import random_rows, write
 from tests.support.stacks import load_config
 from tests.support.waiting import deadline_s
 
+ENVIRONMENTS = (
+    *("grl_sokoban", "gsm8k", "gymnasium_text", "harbor_task", "humaneval", "ifeval", "inspect_task", "math", "mbpp"),
+    *("openenv_environment", "verifiers_environment"),
+)
+"""Their folders. The names stand here for tests.selection: it runs test-openapi when one of them changes."""
+NEEDS = {"inspect_task": "inspect_ai", "verifiers_environment": "verifiers"}
+"""Environments whose packages the development environment lacks, and the package by which to tell."""
 EPISODE = "0123456789abcdef0123456789abcdef"
 PROGRAM_KEY = "the key of this episode"
 
@@ -136,11 +144,6 @@ async def _one_of(
         yield Opened(servers[name], left=left, row=row, opens=opens)
 
 
-def environments() -> list[str]:
-    """The folders of all environments."""
-    return sorted(path.parent.name for path in (INSTALLED / "resources_servers").glob("*/app.py"))
-
-
 @contextlib.asynccontextmanager
 async def _environment(name: str, folder: Path) -> AsyncIterator[Opened]:
     path = INSTALLED / "resources_servers" / name
@@ -150,6 +153,9 @@ async def _environment(name: str, folder: Path) -> AsyncIterator[Opened]:
     async with contextlib.AsyncExitStack() as stack:
         if name == "openenv_environment":
             settings["url"] = await stack.enter_async_context(_openenv_server())
+        elif name == "verifiers_environment":
+            settings["taskset"] = "counting_taskset"
+            sys.path.append(str(INSTALLED / "tests/external/verifiers"))  # it imports tasksets outside a package
         kind = load_server("resources_servers", path, "app.py")
         parsed = parse_settings(kind.Settings, settings, name)
         row = orjson.loads((path / "data" / "example.jsonl").read_bytes().splitlines()[0])
@@ -305,7 +311,11 @@ async def _viewer(folder: Path) -> AsyncIterator[Opened]:
 Make = Callable[[Path], AbstractAsyncContextManager[Opened]]
 EVERY_SERVER: dict[str, Make] = {
     "head": _head,
-    **{name: partial(_environment, name) for name in environments()},
+    **{
+        name: partial(_environment, name)
+        for name in ENVIRONMENTS
+        if name not in NEEDS or importlib.util.find_spec(NEEDS[name])
+    },
     "turn-based environment": _turn_based,
     "builtin_model": partial(_model_server, BuiltinModel, None, {}),
     "openai_model": partial(_model_server, OpenaiModel, _model, ENGINE),
@@ -326,11 +336,9 @@ EVERY_SERVER: dict[str, Make] = {
     "ng_serve ors": partial(_serve, lambda served: ors_app(served, version="1", max_sessions=100, idle_s=60.0)),
     "viewer": _viewer,
 }
-"""Each needs an empty folder."""
+"""Those whose packages are installed here. Each needs an empty folder."""
 SLOW = ("harbor_task", "humaneval", "mbpp", "program_agent")
 """They run programs."""
-NEEDS = {"inspect_task": "inspect_ai", "verifiers_environment": "verifiers"}
-"""Environments whose packages the development environment lacks, and the package by which to tell."""
 
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -58,8 +58,8 @@ GROWTH_MINUTES = 5.0
 """In less time, memory still grows with the number of episodes."""
 IDLE_SLACK = 8
 """How many descriptors or threads more than before the load an idle server may keep: its pool of threads."""
-LOAD_SLACK = 64
-"""By how many their number may vary under load: connections are opened and closed as needed."""
+LOAD_SLACK = {"memory_mb": 0, "descriptors": 64, "threads": IDLE_SLACK}
+"""By how much they may vary under load beside MAX_GROWTH: connections are opened and closed as needed."""
 MODEL_TIMEOUT_S, SHORT_MODEL_TIMEOUT_S = 60.0, 20.0
 """Ends calls to which the endpoint never responds. On a busy host others take up to 10 s, or 1 s in the short form."""
 POLICY = "model"
@@ -153,7 +153,7 @@ class Holdings:
             third, last = of[len(of) // 2 : -len(of) // 4], of[-len(of) // 4 :]
             largest = {
                 what: (max(getattr(one, what) for one in third), max(getattr(one, what) for one in last))
-                for what in ("memory_mb", "descriptors", "threads")
+                for what in LOAD_SLACK
                 if third and last
             }
             parts = (f"{what} {before:.0f}, at last {after:.0f}" for what, (before, after) in largest.items())
@@ -163,7 +163,7 @@ class Holdings:
             grew += [
                 f"{what} of {name} grew from {before:.0f} to {after:.0f} in the last half"
                 for what, (before, after) in largest.items()
-                if after > max(MAX_GROWTH * before, before + (0 if what == "memory_mb" else LOAD_SLACK))
+                if after > max(MAX_GROWTH * before, before + LOAD_SLACK[what])
             ]
         return grew
 
@@ -177,6 +177,8 @@ class Kills:
         self._collectors = collectors
         self._start = start
         self.count: Counter[str] = Counter()
+        self.spans: list[tuple[float, float]] = []
+        """Unix times of each kill of a server, and when its replacement was ready."""
 
     async def servers(self, every_s: float, ended: asyncio.Event) -> None:
         for part in itertools.cycle(PARTS):
@@ -184,9 +186,14 @@ class Kills:
                 return
             name = f"{part}[0]"
             known = {one["pid"] for one in self._live.values()}
-            os.kill(self._live.pop(name)["pid"], signal.SIGKILL)
+            killed = time.time()
+            try:
+                os.kill(self._live.pop(name)["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                raise Broken(f"{name} had ended by itself") from None
             self.count[name] += 1
             self._live[name] = await self._back(part, known)
+            self.spans.append((killed, time.time()))
 
     async def _back(self, part: str, known: set[int]) -> dict[str, Any]:
         """The replica that replaces a killed one. `known`: the process ids before the kill."""
@@ -252,9 +259,9 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         sampling = asyncio.create_task(holdings.watch(live, collectors))
         watchers = [asyncio.create_task(lateness.watch())]
         watchers += [asyncio.create_task(poll_metrics(name, live, answers[name], lateness)) for name in answers]
-        await watch(collectors, output, options, live)
+        await watch(collectors, output, options, live, killing)
         ended.set()
-        await asyncio.gather(*killing)
+        broken = await failures(killing)
         sampling.cancel()
         for collector in collectors.values():
             collector.signal(signal.SIGINT)
@@ -267,8 +274,8 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}; busy processes: {options.busy}")
         print(f"killed: {dict(kills.count)}")
         await (await workspace.start("ng_merge", str(output))).exit_status()
-        broken = check_files(output, faults.get("hang", 0), bool(kills.count)) + await open_sessions(live)
-        broken += restarted_servers(live, await run.servers()) + await not_idle(live, before, kills)
+        broken += check_files(output, faults.get("hang", 0), kills.spans) + await open_sessions(live)
+        broken += await restarted_servers(live, run) + await not_idle(live, before, kills)
         for name, status in ends.items():
             if status not in (0, 130):
                 broken.append(f"collector {name} ended with {status}: {collectors[name].output[-1500:]}")
@@ -365,10 +372,32 @@ def check_metrics(answers: Mapping[str, Answers], options: argparse.Namespace) -
     return []
 
 
-async def watch(collectors: Mapping[str, Command], output: Path, options: argparse.Namespace, live: Live) -> None:
+async def failures(killing: list[asyncio.Task[None]]) -> list[str]:
+    """What did not come back after a kill, or could not be killed because it had ended by itself."""
+    found = []
+    for task in killing:
+        try:
+            await task
+        except (Broken, OSError) as error:
+            found.append(f"the kills ended early: {error}")
+    return found
+
+
+async def watch(
+    collectors: Mapping[str, Command],
+    output: Path,
+    options: argparse.Namespace,
+    live: Live,
+    killing: list[asyncio.Task[None]],
+) -> None:
+    """Print how far it is until the time is over, all collectors have ended, or kills failed."""
     ends = time.monotonic() + options.minutes * 60
     statuses = [RolloutPaths(Shard(i + 1, COLLECTORS).output(output)).status for i in range(COLLECTORS)]
-    while time.monotonic() < ends and not all(collector.ended for collector in collectors.values()):
+    while (
+        time.monotonic() < ends
+        and not all(collector.ended for collector in collectors.values())
+        and not any(task.done() for task in killing)
+    ):
         await asyncio.sleep(min(15.0, max(ends - time.monotonic(), 0.1)))
         now = [orjson.loads(status.read_bytes()) for status in statuses if status.exists()]
 
@@ -392,8 +421,8 @@ async def lags(live: Live) -> str:
     return f"lag s: {', '.join(parts)}"
 
 
-def check_files(output: Path, hangs: int, killed: bool) -> list[str]:
-    """What is wrong with the output. `hangs`: calls without a response of the endpoint. `killed`: if servers were."""
+def check_files(output: Path, hangs: int, spans: list[tuple[float, float]]) -> list[str]:
+    """What is wrong with the output. `hangs`: calls without a response of the endpoint. `spans`: see Kills."""
     keys: set[tuple[int, int]] = set()
     rewards: dict[int, set[tuple[Any, ...]]] = {}
     twice = 0
@@ -410,11 +439,8 @@ def check_files(output: Path, hangs: int, killed: bool) -> list[str]:
     kinds = Counter((row["failure_kind"], row["server"]) for row in failed)
     attempts = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in failed)
     # Three faults of the endpoint in a row fail a call, and so does no response. Neither is an error of the stack.
-    explained = OF_A_KILL if killed else ()
     own = Counter(
-        (row["failure_kind"], row["server"])
-        for row in failed
-        if not is_endpoints(row) and row["failure_kind"] not in explained
+        (row["failure_kind"], row["server"]) for row in failed if not is_endpoints(row) and not is_of_a_kill(row, spans)
     )
     own["timeout", POLICY] -= min(hangs, own["timeout", POLICY])
     abandoned = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
@@ -434,15 +460,29 @@ def is_endpoints(row: dict[str, Any]) -> bool:
     return bool(row["server"] == POLICY and (of_a_call or "/v1/chat/completions" in row["detail"]))
 
 
+def is_of_a_kill(row: dict[str, Any], spans: list[tuple[float, float]]) -> bool:
+    """True for a failure that a kill explains: during the attempt, a server was killed or not yet back."""
+    began, ended = row["time"] - row["duration_s"], row["time"]
+    return row["failure_kind"] in OF_A_KILL and any(killed <= ended and began <= back for killed, back in spans)
+
+
 async def open_sessions(live: Live) -> list[str]:
-    """Servers with sessions that are still open 30 s after the end."""
-    open_now: dict[str, int] = {}
+    """Servers with sessions that are still open 30 s after the end, and those that do not answer."""
+    left: list[str] = []
     for _ in range(60):
-        open_now = {name: count for name, one in live.items() if (count := await sessions(one["url"]))}
-        if not open_now:
-            return []
+        left = [found for name, one in live.items() if (found := await open_at(name, one["url"]))]
+        if not left:
+            break
         await asyncio.sleep(0.5)
-    return [f"{count} sessions are left at {name}" for name, count in open_now.items()]
+    return left
+
+
+async def open_at(name: str, url: str) -> str:
+    try:
+        count = await sessions(url)
+    except (Broken, OSError) as error:
+        return f"{name} does not answer: {error}"
+    return f"{count} sessions are left at {name}" if count else ""
 
 
 async def not_idle(live: Live, before: Mapping[str, Held], kills: Kills) -> list[str]:
@@ -450,16 +490,23 @@ async def not_idle(live: Live, before: Mapping[str, Held], kills: Kills) -> list
     since_start = {name: one["pid"] for name, one in live.items() if not kills.count[name]}
     left: list[str] = []
     for _ in range(60):
-        left = [
-            f"{name} has {after} {what}, {before_it} before the load"
-            for name, pid in since_start.items()
-            for what in ("descriptors", "threads")
-            if (after := getattr(held(pid), what)) > (before_it := getattr(before[name], what)) + IDLE_SLACK
-        ]
+        left = [found for name, pid in since_start.items() for found in more_than_before(name, pid, before[name])]
         if not left:
             break
         await asyncio.sleep(1.0)
     return left
+
+
+def more_than_before(name: str, pid: int, before: Held) -> list[str]:
+    try:
+        now = held(pid)
+    except OSError:
+        return [f"{name} ended by itself"]
+    return [
+        f"{name} has {after} {what}, {before_it} before the load"
+        for what in ("descriptors", "threads")
+        if (after := getattr(now, what)) > (before_it := getattr(before, what)) + IDLE_SLACK
+    ]
 
 
 def temporary_files(folder: Path) -> list[str]:
@@ -474,7 +521,11 @@ async def sessions(url: str) -> int:
     return int(float(found.group(1))) if found else 0
 
 
-def restarted_servers(live: Live, now: list[dict[str, Any]]) -> list[str]:
+async def restarted_servers(live: Live, run: Run) -> list[str]:
+    try:
+        now = await run.servers()
+    except (Broken, OSError) as error:
+        return [f"the head does not list its servers: {error}"]
     known = {one["pid"] for one in live.values()}
     return [f"{one['server_name']} was restarted, not after a kill" for one in now if one["pid"] not in known]
 

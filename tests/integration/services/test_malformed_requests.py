@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.data_files import INSTALLED
 from rollyard.records.types import Json
 from tests.support.every_server import (
+    ENVIRONMENTS,
     EPISODE,
     EVERY_SERVER,
-    NEEDS,
     SLOW,
     ask,
     close_sessions,
@@ -44,15 +44,28 @@ VALUES: tuple[Any, ...] = (
     [{"type": 7}],
     [{"role": "user", "content": [7]}],
 )
-FIELDS = ("input", "messages", "tools", "response", "responses_create_params")
+OF_EPISODES = ("response", "responses_create_params")
+OF_MODELS = ("input", "messages", "tools")
 SERVERS = [name for name in EVERY_SERVER if name not in SLOW]
+DOCUMENTS = [name for name in EVERY_SERVER if name not in ENVIRONMENTS or name == "gymnasium_text"]
+"""Of the environments, one with a tool; the turn-based one has none."""
+SHARED = ("/aggregate_metrics", "/run_program", "/close", "/close_session", "/{tool}")
+"""Routes that no environment has of its own."""
+WITHOUT_A_BODY = {"/create_session", "/delete_session", "/delete", "/ping"}
+"""POST routes of ORS that read only headers."""
 
 
-def malformed(row: Json) -> Iterator[bytes]:
-    """Bodies that are no JSON object, and rows of which one field has another type."""
-    yield from BODIES
+def malformed(name: str, row: Json) -> Iterator[bytes]:
+    """Bodies that are no JSON object, and rows of which one field has another type.
+
+    The turn-based environment stands for all in what is read before the row of a task.
+    """
+    fields = (*OF_EPISODES, *row)
+    if name not in ENVIRONMENTS:
+        yield from BODIES
+        fields = (*OF_MODELS, *fields)
     base = {"input": "hello", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, **row}
-    for number, field in enumerate((*FIELDS, *row)):
+    for number, field in enumerate(dict.fromkeys(fields)):
         for value in VALUES[number % 2 :: 2]:
             yield orjson.dumps({**base, field: value}) if value != 10**30 else b'{"%b": %d}' % (field.encode(), value)
 
@@ -63,11 +76,10 @@ def concrete(path: str) -> str:
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_a_malformed_request_is_refused_with_words_and_leaves_no_session(name: str, tmp_path: Path) -> None:
-    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{name} needs the package {NEEDS[name]}")
     async with EVERY_SERVER[name](tmp_path) as opened:
         for path, item in (await document(opened))["paths"].items():
-            for body in malformed(opened.row) if "post" in item else ():
+            is_asked = "post" in item and not (name in ENVIRONMENTS and path in SHARED)
+            for body in malformed(name, opened.row) if is_asked else ():
                 headers = await headers_with_session(opened)
                 answer = await ask(opened.app, "POST", concrete(path), headers, body)
                 assert not (fault := faults_of(answer)), f"POST {path} {body[:300]!r}: {fault}"
@@ -75,7 +87,7 @@ async def test_a_malformed_request_is_refused_with_words_and_leaves_no_session(n
         await until(lambda: opened.left() == 0)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_SERVER if name not in NEEDS])
+@pytest.mark.parametrize("name", DOCUMENTS)
 async def test_the_document_has_a_body_for_every_post_and_a_method_that_is_not_in_it_is_refused(
     name: str, tmp_path: Path
 ) -> None:
@@ -84,8 +96,13 @@ async def test_the_document_has_a_body_for_every_post_and_a_method_that_is_not_i
         own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
         assert found["openapi"].startswith("3.1")
         for path, item in found["paths"].items():
+            assert "requestBody" in item.get("post", {"requestBody": {}}) or path in WITHOUT_A_BODY, path
             if path == "/{tool}" or ("{episode}" in path and "post" in item):
                 continue  # any path: only the handler knows which exist
             answer = await ask(opened.app, "PATCH", concrete(path), own)
             assert (answer.status_code, faults_of(answer)) == (405, ""), path
             assert {method.upper() for method in item} & {*answer.headers["allow"].split(", ")}, path
+
+
+def test_every_environment_is_among_the_servers() -> None:
+    assert list(ENVIRONMENTS) == sorted(path.parent.name for path in (INSTALLED / "resources_servers").glob("*/app.py"))

@@ -26,7 +26,11 @@ FILES = {
     "tests/support/stacks.py": "from rollyard.services.http.client import Client\n",
     "tests/external/ray/conftest.py": "",
     "tests/external/ray/test_ray.py": "import tests.support.stacks\nNAMES = ('coin', 'coins.md')\n",
-    "tests/external/browser/test_page.py": "COMMAND = ['ng_viewer', 'x.jsonl']\n",
+    "tests/external/browser/test_page.py": "COMMAND = ['ng_viewer', 'x.jsonl']\n"
+    "FILES = ['requirements/chosen.py', 'examples/pods.yaml']\n",
+    "requirements/chosen.py": "",
+    "examples/pods.yaml": "",
+    "examples/other.yaml": "",
 }
 RAY = Suite("test-ray", ("tests/external/ray",), frozenset({"requirements/all.lock"}))
 BROWSER = Suite("test-browser", ("tests/external/browser",), frozenset({"requirements/browser.lock"}))
@@ -62,6 +66,8 @@ def selected(tree: Tree, *changed: str) -> set[str]:
         ("analysis/viewer/page.py", "test-browser"),  # behind the command that its tests start
         ("analysis/viewer/static/list.js", "test-browser"),
         ("requirements/browser.lock", "test-browser"),
+        ("requirements/chosen.py", "test-browser"),  # run by its path
+        ("examples/pods.yaml", "test-browser"),
     ],
 )
 def test_a_change_of_what_a_suite_depends_on_selects_it_alone(tree: Tree, changed: str, suite: str) -> None:
@@ -73,7 +79,9 @@ def test_records_fixtures_of_all_tests_and_the_selection_itself_select_every_sui
     assert selected(tree, changed) == {"test-ray", "test-browser"}
 
 
-@pytest.mark.parametrize("changed", ["records/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "Makefile"])
+@pytest.mark.parametrize(
+    "changed", ["records/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "examples/other.yaml", "Makefile"]
+)
 def test_other_changes_select_none(tree: Tree, changed: str) -> None:
     assert selected(tree, changed) == set()
 
