@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from glob import escape
@@ -21,9 +21,9 @@ from typing import cast
 import orjson
 from pydantic import ValidationError
 
-from rollyard.records.errors import FailureKind, OperatorError
+from rollyard.records.errors import FailureKind, OperatorError, RunError
 from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, remove_unfinished, replace, strict
-from rollyard.records.locked_files import InUse, is_locked, sync_folder, unused
+from rollyard.records.locked_files import InUse, is_locked, sync_file, sync_folder, unused
 from rollyard.records.manifest import (
     ROLLOUTS,
     ChangedParameters,
@@ -146,6 +146,18 @@ def rows_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tu
 def failures_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tuple[Key, ParsedLine]]:
     for path in (RolloutPaths(file).failures for file in (*shards, output)):
         yield from valid_failures(_lines(path), path, expected)
+
+
+def sync(files: Iterable[Path]) -> None:
+    """Make the rows and failed attempts in these files survive a power failure. Raises RunError."""
+    for path in (path for file in files for path in (file, RolloutPaths(file).failures)):
+        try:
+            sync_file(path)
+            sync_folder(path.parent)
+        except FileNotFoundError:  # it has none, or a merge has moved and synced them
+            continue
+        except OSError as error:
+            raise RunError(f"{path} cannot be synced: {error.strerror}") from error
 
 
 def _rejected(output: Path, shards: list[Path], expected: Expected) -> Iterator[Key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -108,6 +109,21 @@ async def test_jobs_of_another_n_collect_only_what_no_file_holds(stack: RunningS
     assert [each.collected for each in found] == [len(set(share(number, 3)) - held) for number in (1, 2, 3)]
     assert [each.output.name for each in found] == ["out.shard-1-of-3.jsonl", "out.shard-2-of-3.jsonl", "out.jsonl"]
     assert (keys_of(read_rows(out)), shard_files(out)) == (EVERY, [])
+
+
+async def test_a_job_syncs_the_files_that_it_relies_on_as_their_writers_may_have_been_killed(
+    stack: RunningStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, synced, fsync = tmp_path / "out.jsonl", set[str](), os.fsync
+    await begun(stack, out, "1/2")
+
+    def record(fd: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{fd}").readlink().name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    await collect(stack, out, "1/3")
+    assert {"out.shard-1-of-2.jsonl", "out.shard-1-of-2_failures.jsonl", tmp_path.name} <= synced
 
 
 async def test_a_collection_without_a_shard_takes_the_shards_over(stack: RunningStack, tmp_path: Path) -> None:
