@@ -50,6 +50,8 @@ IDLE_S = 120.0
 """Virtual time after which nothing may be left of any episode; the idle limits of sessions are shorter."""
 LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
+START_S = 600.0
+"""Virtual time within which a server must be ready, whatever goes wrong meanwhile."""
 MAX_STEPS = 2_000_000
 MAX_STARTS = 80
 """How often a command is repeated; the operator mends the network and the disk after half of that."""
@@ -59,6 +61,8 @@ KILLED = "killed"
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
 _ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 """Files in which the product keeps what others have damaged."""
+_TAKEN = re.compile(r"was (removed|moved|replaced)\b.* while it was")
+"""What a command says whose file another program has taken from it."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -80,6 +84,18 @@ class SimHosted(HostedServer):
 
     async def listen(self) -> None:
         self._lag.start()
+
+
+class _Loading(SimpleAgent):
+    """Its start takes a while, in which it reports what it does."""
+
+    @property
+    def phase(self) -> str:
+        return "" if self.ready else "loading"
+
+    async def start(self) -> None:
+        await asyncio.sleep(CLOCK.rng.expovariate(1.0))
+        await super().start()
 
 
 @dataclass(frozen=True)
@@ -181,6 +197,8 @@ class World:
         self._ends: dict[str, asyncio.Future[str]] = {}
         """Process on the host of the collectors -> how it ended."""
         self._engine = Engine(random.Random(f"engine {seed}"), self.scenario.engine)
+        self._is_whole = asyncio.Event()
+        """Set once all rollouts are in files."""
         self._reported: set[Key] = set()
         """What is in files that nobody but the commands has touched since one ended as complete."""
 
@@ -252,7 +270,9 @@ class World:
         question = {"role": "user", "content": f"reach target {target}"}
         params = {"input": [question]}
         ref = {"type": "responses_api_agents", "name": agent}
-        return orjson.dumps({"target": target, "agent_ref": ref, "responses_create_params": params}) + b"\n"
+        environment = f"environment-{number % self.scenario.environments}"
+        task = {"target": target, "environment": environment, "agent_ref": ref, "responses_create_params": params}
+        return orjson.dumps(task) + b"\n"
 
     # Processes
 
@@ -286,7 +306,7 @@ class World:
             environment = f"environment-{number}"
             self._kinds[environment] = "resources_servers", _ADDING, limits
             refs = {"resources_server": {"name": environment}, "model_server": {"name": "model"}}
-            self._kinds[f"agent-{number}"] = "agents", SimpleAgent, {**refs, "max_steps": 12}
+            self._kinds[f"agent-{number}"] = "agents", _Loading, {**refs, "max_steps": 12}
         specs = [
             ServerSpec(name, family, name, self.folder, kind.Settings.model_validate(raw), raw=raw, isolated=False)
             for name, (family, kind, raw) in self._kinds.items()
@@ -304,7 +324,10 @@ class World:
         process = self._slots[name, index] = self._spawn_name(name)
         self.registry.expect(process)
         self.loop.spawn(process, self._serve(name, process, self._free_address()))
+        until = self.loop.time() + START_S
         while not self.registry.is_ready(process) and self._slots[name, index] == process:
+            if self.loop.time() > until:
+                self.loop.errors.append(f"{process} is not in the directory after {START_S:g} s")
             await asyncio.sleep(0.05)
 
     def _free_address(self) -> str:
@@ -342,7 +365,8 @@ class World:
             self._merge: scenario.merges,
             self._tamper: scenario.tampering,
         }
-        await asyncio.gather(*(self._repeat(act, mean_s) for act, mean_s in acts.items() if mean_s))
+        repeated = [self._repeat(act, mean_s) for act, mean_s in acts.items() if mean_s]
+        await asyncio.gather(*repeated, self._merge_whole())
 
     async def _repeat(self, act: Callable[[], Coroutine[Any, Any, None]], mean_s: float) -> None:
         for _ in range(12):
@@ -398,6 +422,12 @@ class World:
                 self.disk.die_within(process, 20)
             self.loop.spawn(process, self._command(process, self._merged()))
             await end
+
+    async def _merge_whole(self) -> None:
+        """Merge as soon as there is nothing left to collect, while jobs are about to end."""
+        if self.scenario.merges:
+            await self._is_whole.wait()
+            await self._merge()
 
     async def _merged(self) -> str:
         merged = await asyncio.to_thread(merge, self.output)
@@ -549,6 +579,8 @@ class World:
             how = await main
         except RollyardError as error:
             how = f"error: {error}"
+            if _TAKEN.search(how) and not self.scenario.tampering and not self._numbers["moved"]:
+                self.loop.errors.append(f"{process} has lost a file to another command: {how}")
         except Exception as error:
             if not self.loop.is_dead(process):
                 self._ends[process].set_exception(error)  # a command that ends with a traceback
@@ -589,11 +621,13 @@ class World:
                 self._check_status(Path(path))
             elif path.endswith(".jsonl") and self.output.parent == Path(path).parent:
                 self._check_last_line(Path(path))
+                if not self._is_whole.is_set() and len(self._keys()) == len(self._all):
+                    self._is_whole.set()
         except Broken as broken:
             self.loop.errors.append(f"{process}: {broken}")
 
     def _check_last_line(self, path: Path) -> None:
-        if not path.exists() or "_torn" in path.name:
+        if not path.exists() or _ASIDE.search(path.name):
             return
         content = path.read_bytes()
         start = content.rfind(b"\n", 0, -1) + 1
