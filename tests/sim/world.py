@@ -111,7 +111,7 @@ class Scenario:
     engine: float
     """Share of the engine's responses that are faulty or late."""
     kills: float
-    """A server dies, and is started again."""
+    """A server dies, or all of its kind, and is started again."""
     freezes: float
     """A server hangs. Half of those that do are replaced meanwhile, and come back as zombies."""
     cuts: float
@@ -331,7 +331,7 @@ class World:
             await asyncio.sleep(0.05)
 
     def _free_address(self) -> str:
-        if self._addresses and self.rng.random() < 0.5:
+        if self._addresses and self.rng.random() < 0.8:
             return self._addresses.pop(self.rng.randrange(len(self._addresses)))
         self._numbers["address"] += 1
         return f"10.0.0.{self._numbers['address']}"
@@ -374,10 +374,16 @@ class World:
             await act()
 
     async def _kill_server(self) -> None:
-        (name, index), process = self.rng.choice(list(self._slots.items()))
-        self._died(process)
-        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
-        await self._replace(name, index, process)
+        """Kill a server, or the host of all of its kind. Those that are started again may get each other's address."""
+        servers = list(self._slots.items())
+        one = self.rng.choice(servers)
+        family, _, _ = self._kinds[one[0][0]]
+        alike = [server for server in servers if self._kinds[server[0][0]][0] == family]
+        killed = self.rng.choice([[one], alike])
+        for _, process in killed:
+            self._died(process)
+        await asyncio.sleep(self.rng.choice([0.0, self.rng.uniform(0.0, 3.0)]))
+        await asyncio.gather(*(self._replace(name, index, process) for (name, index), process in killed))
 
     async def _replace(self, name: str, index: int, process: str) -> None:
         if self._slots[name, index] == process:  # else that has been done
