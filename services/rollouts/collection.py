@@ -37,6 +37,7 @@ from rollyard.services.rollouts.shards import (
     known_manifest,
     merge,
     move_aside,
+    remove_unbegun,
     rows_of,
     shard_files,
     sync,
@@ -465,6 +466,9 @@ def _take_over_shards(plan: CollectionPlan) -> list[str]:
             f"{plan.output} has files of jobs that share it: continue it with --resume, or rename them and start over "
             "with --overwrite"
         )
+    remove_unbegun(plan.output)
+    if not shard_files(plan.output):
+        return []
     merged = merge(plan.output, only_idle=True)
     return [f"the rollouts in {merged.files} files of jobs that shared {plan.output} were merged into it"]
 

@@ -190,6 +190,19 @@ def known_manifest(
     return found
 
 
+def remove_unbegun(output: Path) -> None:
+    """Remove the files of jobs that ended before they had a manifest. Raises InUse if one of these jobs is running."""
+    for file in shard_files(output):
+        if _is_unbegun(file):
+            with closing(JsonLines(file)):
+                if _is_unbegun(file):  # still, now that no job can begin
+                    _remove([file])
+
+
+def _is_unbegun(file: Path) -> bool:
+    return not _size(file) and not RolloutPaths(file).manifest.exists()
+
+
 def move_aside(output: Path) -> list[str]:
     """Rename the files of all shards, and return notes. Raises InUse if a job is writing to one, or to the output."""
     files, stamp = shard_files(output), time.strftime("%Y%m%d-%H%M%S")

@@ -139,6 +139,18 @@ async def test_a_collection_without_a_shard_takes_the_shards_over(stack: Running
     assert any("2 files" in line for line in lines)
 
 
+async def test_a_collection_without_a_shard_removes_what_jobs_left_that_ended_before_their_manifest(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    for number in (1, 2):
+        Shard(number, 2).output(out).touch()
+    with closing(JsonLines(shard_files(out)[0])), pytest.raises(RunError, match="another process is writing"):
+        await collect(stack, out)
+    found = await collect(stack, out)
+    assert (found.state, found.collected, shard_files(out)) == ("complete", len(EVERY), [])
+
+
 async def test_a_job_with_other_parameters_is_refused_with_the_differences(stack: RunningStack, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     await begun(stack, out, "1/2")
