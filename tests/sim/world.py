@@ -467,7 +467,9 @@ class World:
         try:
             await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
-            if not path.exists() and aside.exists():
+            rows = shard.output(self.output) if (shard := _shard_of(path)) else path
+            is_owned = rows == path or rows.exists()  # else a merge has taken the rows, and nobody would remove it
+            if is_owned and not path.exists() and aside.exists():
                 aside.rename(path)
 
     async def _edit_for_a_while(self, path: Path, place: int) -> None:

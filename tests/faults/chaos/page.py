@@ -34,7 +34,7 @@ SIMULATION = """\
 ## Simulated
 
 ```bash
-make sim             # 10,000 seeds on all cores, 0.1 CPU-s each; CI plays 300
+make sim             # 10,000 seeds on all cores, 0.2 CPU-s each; CI plays 300
 make sim SEED=7      # one seed with its trace, the same on each run
 ```
 
