@@ -110,6 +110,15 @@ def write_synced(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Make what any process has written to a file survive a power failure."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power failure, on file systems that support it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -124,11 +133,7 @@ def sync_tree(folder: Path) -> None:
     """Make all files and folders in a folder survive a power failure."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(path)
         elif path.is_dir():
             sync_folder(path)
     sync_folder(folder)

@@ -37,8 +37,10 @@ from rollyard.services.rollouts.shards import (
     known_manifest,
     merge,
     move_aside,
+    remove_unbegun,
     rows_of,
     shard_files,
+    sync,
 )
 from rollyard.services.rollouts.store import Adopter, IsFinal, JsonLines, RolloutStore, is_bad_task
 from rollyard.services.rollouts.stored_rollouts import StoredRollouts, check_replay
@@ -324,6 +326,7 @@ class OpenCollection:
             is_final = self.store.is_final(str(line.value.get("failure_kind")), str(line.value.get("server")))
             if key in self._expected and key not in self.store.done and is_final:
                 self.store.permanently_failed.add(key)
+        sync([plan.output, *others])  # this job relies on what a killed one may not have synced
 
     async def _merge_if_last(self, print_line: Callable[[str], None]) -> None:
         """Merge the files of all jobs if each has ended with its share complete; wait for another job that does so."""
@@ -463,6 +466,9 @@ def _take_over_shards(plan: CollectionPlan) -> list[str]:
             f"{plan.output} has files of jobs that share it: continue it with --resume, or rename them and start over "
             "with --overwrite"
         )
+    remove_unbegun(plan.output)
+    if not shard_files(plan.output):
+        return []
     merged = merge(plan.output, only_idle=True)
     return [f"the rollouts in {merged.files} files of jobs that shared {plan.output} were merged into it"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from glob import escape
@@ -21,9 +21,9 @@ from typing import cast
 import orjson
 from pydantic import ValidationError
 
-from rollyard.records.errors import FailureKind, OperatorError
+from rollyard.records.errors import FailureKind, OperatorError, RunError
 from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, remove_unfinished, replace, strict
-from rollyard.records.locked_files import InUse, is_locked, sync_folder, unused
+from rollyard.records.locked_files import InUse, is_locked, sync_file, sync_folder, unused
 from rollyard.records.manifest import (
     ROLLOUTS,
     ChangedParameters,
@@ -148,6 +148,18 @@ def failures_of(output: Path, shards: list[Path], expected: Expected) -> Iterato
         yield from valid_failures(_lines(path), path, expected)
 
 
+def sync(files: Iterable[Path]) -> None:
+    """Make the rows and failed attempts in these files survive a power failure. Raises RunError."""
+    for path in (path for file in files for path in (file, RolloutPaths(file).failures)):
+        try:
+            sync_file(path)
+            sync_folder(path.parent)
+        except FileNotFoundError:  # it has none, or a merge has moved and synced them
+            continue
+        except OSError as error:
+            raise RunError(f"{path} cannot be synced: {error.strerror}") from error
+
+
 def _rejected(output: Path, shards: list[Path], expected: Expected) -> Iterator[Key]:
     found = failures_of(output, shards, expected)
     return (key for key, line in found if line.value.get("failure_kind") == FailureKind.BAD_TASK)
@@ -176,6 +188,19 @@ def known_manifest(
             known = resumed_manifest(manifest, path, identity, code, accept_changed_code=accept_changed_code)
             found = found or known
     return found
+
+
+def remove_unbegun(output: Path) -> None:
+    """Remove the files of jobs that ended before they had a manifest. Raises InUse if one of these jobs is running."""
+    for file in shard_files(output):
+        if _is_unbegun(file):
+            with closing(JsonLines(file)):
+                if _is_unbegun(file):  # still, now that no job can begin
+                    _remove([file])
+
+
+def _is_unbegun(file: Path) -> bool:
+    return not _size(file) and not RolloutPaths(file).manifest.exists()
 
 
 def move_aside(output: Path) -> list[str]:

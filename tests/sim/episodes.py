@@ -21,9 +21,11 @@ from tests.sim.loop import PROCESS
 
 _TOLD = re.compile(r"total=(-?\d+) proof=(\w+)")
 _ANSWER = re.compile(r"answer=(-?\d+) proof=(\w+)")
+_EMPTY = b'{"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": null}]'
+_COUNTED = b', "usage": {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}}'
 _BROKEN = (
-    *(b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}'),
-    b'{"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": null}]}',
+    *(b"", b"null", b"<html>", b'{"choices": []}', b'{"choices": [{"message": {}}', _EMPTY + b"}"),
+    *4 * (_EMPTY + _COUNTED,),
 )
 """What a broken engine says in place of a turn."""
 
@@ -91,7 +93,8 @@ class Adding(Environment[Any]):
         is_right = found is not None and int(found[1]) == target == sum(self.amounts) and found[2] == own
         LEDGER.get().verdicts.setdefault(own, set()).add(float(is_right))
         self.is_over = True  # an agent asks for one verdict, which ends the session
-        return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts)
+        name = PROCESS.get().partition("#")[0]
+        return Verdict(reward=float(is_right), success=is_right, proof=own, acts=acts, played_by=name)
 
     async def close(self) -> None:
         self.is_over = True
@@ -165,6 +168,8 @@ def check_row(row: Json, ledger: Ledger) -> None:
     ended = _ANSWER.search(texts[-1]) if texts else None
     if row["reward"] not in ledger.verdicts.get(row["proof"], ()):
         raise Broken(f"no environment gave the reward {row['reward']} for the proof {row['proof']}")
+    if row["played_by"] != row["environment"]:
+        raise Broken(f"{row['played_by']} has played a task of {row['environment']}")
     if ended is None and row["finish_reason"] != "max_steps":
         raise Broken(f"a row has the reward {row['reward']}, and no answer: {items}")
     asked = [" ".join([call["name"], *map(str, orjson.loads(call["arguments"]).values())]) for call in calls]

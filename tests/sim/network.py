@@ -83,9 +83,15 @@ class SimNetwork:
         """Raises the exceptions of a connection, and waits forever where a connection would."""
         self.requests += 1
         faults, draw = self.faults, self._rng.random
-        slash = url.find("/", 8)
-        base, path = url[:slash], url[slash:]
-        await asyncio.sleep(self._delay_s())
+        base, path = _parts(url)
+        delay_s = self._delay_s()
+        arrives_at = self._loop.time() + delay_s
+        try:
+            await asyncio.sleep(delay_s)
+        except asyncio.CancelledError:  # what is under way arrives, although nobody waits for its answer any more
+            context = _context_of("network")
+            self._loop.call_at(arrives_at, self._arrive_late, client, method, url, body, headers, context=context)
+            raise
         process, app = self.apps.get(base, ("", None))
         if frozenset((client, process)) in self.cut_links:
             await asyncio.sleep(CONNECT_TIMEOUT_S)
@@ -106,6 +112,14 @@ class SimNetwork:
             self._open.pop(exchange, None)
             if not exchange.answer.done() or exchange.answer.cancelled():
                 self._later(process, exchange.gone.set)
+
+    def _arrive_late(self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> None:
+        base, path = _parts(url)
+        process, app = self.apps.get(base, ("", None))
+        if app is not None and frozenset((client, process)) not in self.cut_links:
+            exchange = Exchange(client, process, self._loop.create_future())
+            self._serve(exchange, app, method, path, body, headers, False)
+            self._later(process, exchange.gone.set)
 
     def _serve(
         self,
@@ -139,9 +153,7 @@ class SimNetwork:
 
     def _later(self, process: str, act: Callable[..., object], *args: object) -> None:
         """Let a message arrive at a process."""
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, process)
-        self._loop.call_later(self._delay_s(), act, *args, context=context)
+        self._loop.call_later(self._delay_s(), act, *args, context=_context_of(process))
 
     def _delay_s(self) -> float:
         factor = 1000.0 if self._rng.random() < self.faults.slow else 1.0
@@ -151,6 +163,18 @@ class SimNetwork:
     def _break(answer: asyncio.Future[HttpResponse]) -> None:
         if not answer.done():
             answer.set_exception(ConnectionResetError("the connection was reset"))
+
+
+def _context_of(process: str) -> contextvars.Context:
+    context = contextvars.copy_context()
+    context.run(PROCESS.set, process)
+    return context
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """The base URL, and the path with the query."""
+    slash = url.find("/", 8)
+    return url[:slash], url[slash:]
 
 
 def _resolve(answer: asyncio.Future[HttpResponse], response: HttpResponse) -> None:

@@ -50,6 +50,8 @@ IDLE_S = 120.0
 """Virtual time after which nothing may be left of any episode; the idle limits of sessions are shorter."""
 LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
+START_S = 600.0
+"""Virtual time within which a server must be ready, whatever goes wrong meanwhile."""
 MAX_STEPS = 2_000_000
 MAX_STARTS = 80
 """How often a command is repeated; the operator mends the network and the disk after half of that."""
@@ -59,6 +61,8 @@ KILLED = "killed"
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
 _ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 """Files in which the product keeps what others have damaged."""
+_TAKEN = re.compile(r"was (removed|moved|replaced)\b.* while it was")
+"""What a command says whose file another program has taken from it."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -82,6 +86,18 @@ class SimHosted(HostedServer):
         self._lag.start()
 
 
+class _Loading(SimpleAgent):
+    """Its start takes a while, in which it reports what it does."""
+
+    @property
+    def phase(self) -> str:
+        return "" if self.ready else "loading"
+
+    async def start(self) -> None:
+        await asyncio.sleep(CLOCK.rng.expovariate(1.0))
+        await super().start()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What a seed plays. Times are means in seconds of virtual time; 0: never."""
@@ -95,7 +111,7 @@ class Scenario:
     engine: float
     """Share of the engine's responses that are faulty or late."""
     kills: float
-    """A server dies, and is started again."""
+    """A server dies, or all of its kind, and is started again."""
     freezes: float
     """A server hangs. Half of those that do are replaced meanwhile, and come back as zombies."""
     cuts: float
@@ -181,6 +197,8 @@ class World:
         self._ends: dict[str, asyncio.Future[str]] = {}
         """Process on the host of the collectors -> how it ended."""
         self._engine = Engine(random.Random(f"engine {seed}"), self.scenario.engine)
+        self._is_whole = asyncio.Event()
+        """Set once all rollouts are in files."""
         self._reported: set[Key] = set()
         """What is in files that nobody but the commands has touched since one ended as complete."""
 
@@ -254,7 +272,9 @@ class World:
         question = {"role": "user", "content": f"reach target {target}"}
         params = {"input": [question]}
         ref = {"type": "responses_api_agents", "name": agent}
-        return orjson.dumps({"target": target, "agent_ref": ref, "responses_create_params": params}) + b"\n"
+        environment = f"environment-{number % self.scenario.environments}"
+        task = {"target": target, "environment": environment, "agent_ref": ref, "responses_create_params": params}
+        return orjson.dumps(task) + b"\n"
 
     # Processes
 
@@ -288,7 +308,7 @@ class World:
             environment = f"environment-{number}"
             self._kinds[environment] = "resources_servers", _ADDING, limits
             refs = {"resources_server": {"name": environment}, "model_server": {"name": "model"}}
-            self._kinds[f"agent-{number}"] = "agents", SimpleAgent, {**refs, "max_steps": 12}
+            self._kinds[f"agent-{number}"] = "agents", _Loading, {**refs, "max_steps": 12}
         specs = [
             ServerSpec(name, family, name, self.folder, kind.Settings.model_validate(raw), raw=raw, isolated=False)
             for name, (family, kind, raw) in self._kinds.items()
@@ -306,11 +326,14 @@ class World:
         process = self._slots[name, index] = self._spawn_name(name)
         self.registry.expect(process)
         self.loop.spawn(process, self._serve(name, process, self._free_address()))
+        until = self.loop.time() + START_S
         while not self.registry.is_ready(process) and self._slots[name, index] == process:
+            if self.loop.time() > until:
+                self.loop.errors.append(f"{process} is not in the directory after {START_S:g} s")
             await asyncio.sleep(0.05)
 
     def _free_address(self) -> str:
-        if self._addresses and self.rng.random() < 0.5:
+        if self._addresses and self.rng.random() < 0.8:
             return self._addresses.pop(self.rng.randrange(len(self._addresses)))
         self._numbers["address"] += 1
         return f"10.0.0.{self._numbers['address']}"
@@ -344,7 +367,8 @@ class World:
             self._merge: scenario.merges,
             self._tamper: scenario.tampering,
         }
-        await asyncio.gather(*(self._repeat(act, mean_s) for act, mean_s in acts.items() if mean_s))
+        repeated = [self._repeat(act, mean_s) for act, mean_s in acts.items() if mean_s]
+        await asyncio.gather(*repeated, self._merge_whole())
 
     async def _repeat(self, act: Callable[[], Coroutine[Any, Any, None]], mean_s: float) -> None:
         for _ in range(12):
@@ -352,10 +376,16 @@ class World:
             await act()
 
     async def _kill_server(self) -> None:
-        (name, index), process = self.rng.choice(list(self._slots.items()))
-        self._died(process)
-        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
-        await self._replace(name, index, process)
+        """Kill a server, or the host of all of its kind. Those that are started again may get each other's address."""
+        servers = list(self._slots.items())
+        one = self.rng.choice(servers)
+        family, _, _ = self._kinds[one[0][0]]
+        alike = [server for server in servers if self._kinds[server[0][0]][0] == family]
+        killed = self.rng.choice([[one], alike])
+        for _, process in killed:
+            self._died(process)
+        await asyncio.sleep(self.rng.choice([0.0, self.rng.uniform(0.0, 3.0)]))
+        await asyncio.gather(*(self._replace(name, index, process) for (name, index), process in killed))
 
     async def _replace(self, name: str, index: int, process: str) -> None:
         if self._slots[name, index] == process:  # else that has been done
@@ -401,6 +431,12 @@ class World:
             self.loop.spawn(process, self._command(process, self._merged()))
             await end
 
+    async def _merge_whole(self) -> None:
+        """Merge as soon as there is nothing left to collect, while jobs are about to end."""
+        if self.scenario.merges:
+            await self._is_whole.wait()
+            await self._merge()
+
     async def _merged(self) -> str:
         merged = await asyncio.to_thread(merge, self.output)
         return f"merged {merged.files} files"
@@ -433,7 +469,9 @@ class World:
         try:
             await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
-            if not path.exists() and aside.exists():
+            rows = shard.output(self.output) if (shard := _shard_of(path)) else path
+            is_owned = rows == path or rows.exists()  # else a merge has taken the rows, and nobody would remove it
+            if is_owned and not path.exists() and aside.exists():
                 aside.rename(path)
 
     async def _edit_for_a_while(self, path: Path, place: int) -> None:
@@ -551,6 +589,8 @@ class World:
             how = await main
         except RollyardError as error:
             how = f"error: {error}"
+            if _TAKEN.search(how) and not self.scenario.tampering and not self._numbers["moved"]:
+                self.loop.errors.append(f"{process} has lost a file to another command: {how}")
         except Exception as error:
             if not self.loop.is_dead(process):
                 self._ends[process].set_exception(error)  # a command that ends with a traceback
@@ -591,11 +631,13 @@ class World:
                 self._check_status(Path(path))
             elif path.endswith(".jsonl") and self.output.parent == Path(path).parent:
                 self._check_last_line(Path(path))
+                if not self._is_whole.is_set() and len(self._keys()) == len(self._all):
+                    self._is_whole.set()
         except Broken as broken:
             self.loop.errors.append(f"{process}: {broken}")
 
     def _check_last_line(self, path: Path) -> None:
-        if not path.exists() or "_torn" in path.name:
+        if not path.exists() or _ASIDE.search(path.name):
             return
         content = path.read_bytes()
         start = content.rfind(b"\n", 0, -1) + 1

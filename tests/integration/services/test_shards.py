@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -110,6 +111,21 @@ async def test_jobs_of_another_n_collect_only_what_no_file_holds(stack: RunningS
     assert (keys_of(read_rows(out)), shard_files(out)) == (EVERY, [])
 
 
+async def test_a_job_syncs_the_files_that_it_relies_on_as_their_writers_may_have_been_killed(
+    stack: RunningStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, synced, fsync = tmp_path / "out.jsonl", set[str](), os.fsync
+    await begun(stack, out, "1/2")
+
+    def record(fd: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{fd}").readlink().name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    await collect(stack, out, "1/3")
+    assert {"out.shard-1-of-2.jsonl", "out.shard-1-of-2_failures.jsonl", tmp_path.name} <= synced
+
+
 async def test_a_collection_without_a_shard_takes_the_shards_over(stack: RunningStack, tmp_path: Path) -> None:
     out, lines = tmp_path / "out.jsonl", list[str]()
     await begun(stack, out, "1/2")
@@ -121,6 +137,18 @@ async def test_a_collection_without_a_shard_takes_the_shards_over(stack: Running
     assert (found.state, found.collected, found.measured) == ("complete", len(EVERY) - held, len(EVERY))
     assert (keys_of(read_rows(out)), shard_files(out)) == (EVERY, [])
     assert any("2 files" in line for line in lines)
+
+
+async def test_a_collection_without_a_shard_removes_what_jobs_left_that_ended_before_their_manifest(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    for number in (1, 2):
+        Shard(number, 2).output(out).touch()
+    with closing(JsonLines(shard_files(out)[0])), pytest.raises(RunError, match="another process is writing"):
+        await collect(stack, out)
+    found = await collect(stack, out)
+    assert (found.state, found.collected, shard_files(out)) == ("complete", len(EVERY), [])
 
 
 async def test_a_job_with_other_parameters_is_refused_with_the_differences(stack: RunningStack, tmp_path: Path) -> None:
