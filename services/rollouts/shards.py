@@ -22,7 +22,7 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import FailureKind, OperatorError, RunError
-from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, remove_unfinished, replace, strict
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, strict
 from rollyard.records.locked_files import InUse, is_locked, sync_file, sync_folder, unused
 from rollyard.records.manifest import (
     ROLLOUTS,
@@ -79,8 +79,7 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
     _check_same_collection(output)
     with ExitStack() as held:
         rows = held.enter_context(closing(JsonLines(output)))
-        for path in (paths.manifest, paths.status):
-            remove_unfinished(path)
+        paths.remove_unfinished()
         manifest, files = _check_same_collection(output)  # again: another merge may have removed some before the lock
         running: list[Path] = []
         for file in files:
