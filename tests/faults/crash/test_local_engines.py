@@ -45,7 +45,7 @@ async def engine_pid(stack: Stack) -> int:
 async def test_a_run_responds_through_its_engines_and_leaves_none(tmp_path: Path) -> None:
     async with processes(run_config(tmp_path, engine_replicas=2, served_model_name="tiny"), tmp_path) as stack:
         assert alive(await engine_pid(stack))
-        logs = sorted(path.name for path in stack.folder.logs.iterdir())
+        logs = sorted(path.name for path in stack.folder.logs.glob("*.log"))
         assert logs == ["policy_model-engine-0.log", "policy_model-engine-1.log", "policy_model.log"]
     await wait_until_gone(tmp_path.name)
 
