@@ -396,19 +396,22 @@ class World:
         (name, index), process = self.rng.choice(list(self._slots.items()))
         self.log(f"SIGSTOP {process}")
         self.loop.freeze(process)
-        if self.rng.random() < 0.5:  # its host seems to be lost, and returns
-            await self._replace(name, index, process)
-        await asyncio.sleep(self.rng.expovariate(0.1))
-        self.log(f"SIGCONT {process}")
-        self.loop.thaw(process)
+        try:
+            if self.rng.random() < 0.5:  # its host seems to be lost, and returns
+                await self._replace(name, index, process)
+            await asyncio.sleep(self.rng.expovariate(0.1))
+        finally:  # also if the faults end meanwhile
+            self._thaw(process)
 
     async def _cut_link(self) -> None:
         collectors = (process for process, end in self._ends.items() if not end.done())
         link = frozenset(self.rng.sample(["head", "engine", *self._slots.values(), *collectors], 2))
         self.log(f"cut {sorted(link)}")
         self.network.cut_links.add(link)
-        await asyncio.sleep(self.rng.expovariate(0.1))
-        self.network.cut_links.discard(link)
+        try:
+            await asyncio.sleep(self.rng.expovariate(0.1))
+        finally:
+            self.network.cut_links.discard(link)
 
     async def _lose_power(self) -> None:
         self.log("power failure")
