@@ -46,8 +46,9 @@ from tests.sim.episodes import LEDGER, Adding, Broken, Engine, Ledger, check_row
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.network import Faults, SimNetwork, SimTransport
 
-IDLE_S = 120.0
-"""Virtual time after which nothing may be left of any episode; the idle limits of sessions are shorter."""
+IDLE_S = 1000.0
+"""Virtual time after which nothing may be left of any episode: agents wait 900 s for a model, and idle limits are less.
+"""
 LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
 START_S = 600.0
@@ -476,6 +477,7 @@ class World:
             is_owned = rows == path or rows.exists()  # else a merge has taken the rows, and nobody would remove it
             if is_owned and not path.exists() and aside.exists():
                 aside.rename(path)
+                self.disk.sync_all()  # or a power failure would take the file away again, and nobody would mend it
 
     async def _edit_for_a_while(self, path: Path, place: int) -> None:
         edit = b"\x01"  # valid nowhere in JSON
