@@ -273,8 +273,12 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         faults = orjson.loads((await get(f"{url}/stats"))[1])
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}; busy processes: {options.busy}")
         print(f"killed: {dict(kills.count)}")
-        await (await workspace.start("ng_merge", str(output))).exit_status()
-        broken += check_files(output, faults.get("hang", 0), kills.spans) + await open_sessions(live)
+        merge = await workspace.start("ng_merge", str(output))
+        if status := await merge.exit_status():
+            broken.append(f"ng_merge ended with {status}: {merge.output[-1500:]}")
+        else:
+            broken += check_files(output, faults.get("hang", 0), kills.spans)
+        broken += await open_sessions(live)
         broken += await restarted_servers(live, run) + await not_idle(live, before, kills)
         for name, status in ends.items():
             if status not in (0, 130):
