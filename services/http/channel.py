@@ -264,8 +264,9 @@ class Channel(FrameProtocol):
         self.closed = True
         self._opened.discard(self)
         calls, self._calls = self._calls, {}
+        reason = f"the peer closed the connection{f' ({error})' if error else ''}"
         for call in calls.values():
-            _fail(call, InvalidResponse(f"the peer closed the connection{f' ({error})' if error else ''}"))
+            self._budget.run(_fail, call, InvalidResponse(reason))
         if self._accepted is not None and not self._accepted.done():
             self._accepted.set_exception(ConnectFailed(CLOSED))
 
@@ -442,7 +443,7 @@ class ServedChannel(FrameProtocol):
         self.closed = True
         self._connections.discard(self)
         for number in list(self._tasks):
-            self._cancel(number)
+            self._shared.budget.run(self._cancel, number)
 
     def shutdown(self) -> None:
         """Close the channel once the requests that have arrived are answered."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -334,6 +335,22 @@ async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next
         assert {await one for one in calls} == {FailureKind.CONNECTION_LOST}
         await until(lambda: len(handlers.cancelled) == 5)
         assert await opened(transport, client) is not first
+
+
+async def test_a_process_does_other_work_between_the_calls_that_fail_as_a_connection_ends() -> None:
+    handlers = Handlers()
+    async with served(handlers) as hosted, http_transport() as transport:
+        client = client_of({"env": [hosted.url]}, transport)
+        channel = await opened(transport, client)
+        sends = [client.post("env", "/wait", b"{}", WAIT_S) for _ in range(8 * PER_ITERATION)]
+        calls = [asyncio.create_task(failure_kind_of(one)) for one in sends]
+        await until(lambda: len(handlers.begun) == len(calls))
+        channel.abort()
+        ended = [(0, 0)]
+        while ended[-1] != (len(calls), len(calls)):
+            ended.append((sum(call.done() for call in calls), len(handlers.cancelled)))
+            await asyncio.sleep(0)
+    assert max(now - before for side in zip(*ended, strict=True) for before, now in pairwise(side)) <= PER_ITERATION
 
 
 async def test_a_stopping_server_answers_what_is_in_flight() -> None:
