@@ -449,11 +449,12 @@ class SessionCloser:
         except Failure as failure:
             if not last and failure.kind in _TRANSIENT:
                 return False
-            log.warning(
-                "a session of %s could not be closed and will expire after its idle limit: %s",
-                environment.server,
-                failure,
-            )
+            if failure.kind is not FailureKind.SESSION_LOST:  # else there is none any more
+                log.warning(
+                    "a session of %s could not be closed and will expire after its idle limit: %s",
+                    environment.server,
+                    failure,
+                )
         return True
 
 

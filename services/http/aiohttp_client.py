@@ -72,9 +72,13 @@ class AiohttpClient:
 
         return response.status, response.headers, ResponseBody(chunks(), response.close)
 
-    def failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
-        if not isinstance(error, aiohttp.ClientError):
-            return None
+    @staticmethod
+    def is_error(error: Exception) -> bool:
+        return isinstance(error, aiohttp.ClientError)
+
+    @staticmethod
+    def failure(error: Exception, url: str, timeout_s: float) -> Failure:
+        """Return what an error of aiohttp means."""
         if isinstance(error, aiohttp.ClientHttpProxyError):
             detail = f"no connection to {url}: its proxy responded with status {error.status}"
             return Failure(FailureKind.UNREACHABLE, detail)

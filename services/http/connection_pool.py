@@ -315,9 +315,9 @@ class Connection(asyncio.Protocol):
         """Fail the exchange, unless the response has no length and is therefore complete when the connection closes."""
         self.closed = True
         self._open_connections.discard(self)
-        if self._pending is None or self._reader.response is not None:
-            return
         try:
+            if self._pending is None or self._reader.response is not None:
+                return
             if error is not None:
                 raise InvalidResponse(f"the peer closed the connection ({error})")
             self._reader.finish()
@@ -325,6 +325,8 @@ class Connection(asyncio.Protocol):
             self._fail(failure)
         else:
             self._deliver()
+        finally:
+            self._reader.release()
 
     def _deliver(self) -> None:
         """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
@@ -392,6 +394,10 @@ class ResponseReader:
         if not self._until_close:
             raise InvalidResponse("the peer closed the connection")
         self._complete()
+
+    def release(self) -> None:
+        """Forget the parser, which knows the methods of this reader: only a garbage collection would free the two."""
+        del self._parser
 
     # --- called by the parser ---------------------------------------------------------------------------------------
 

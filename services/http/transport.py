@@ -180,8 +180,7 @@ class HttpTransport:
             self._lag.start()
             return await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
         except Exception as error:
-            if failure := self._failure(error, url, timeout_s):
-                raise failure from error
+            self._explain(error, url, timeout_s)
             raise
 
     async def _send_in_run(
@@ -209,8 +208,7 @@ class HttpTransport:
                 method, _parse_url(url), body, headers, timeout_s, proxy
             )
         except Exception as error:
-            if failure := self._failure(error, url, timeout_s):
-                raise failure from error
+            self._explain(error, url, timeout_s)
             raise
 
         async def chunks() -> AsyncGenerator[bytes]:
@@ -218,8 +216,7 @@ class HttpTransport:
                 async for chunk in received:
                     yield chunk
             except Exception as error:
-                if failure := self._failure(error, url, timeout_s):
-                    raise failure from error
+                self._explain(error, url, timeout_s)
                 raise
             finally:
                 await received.aclose()
@@ -244,11 +241,15 @@ class HttpTransport:
             )
         return self._aiohttp_client
 
-    def _failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
-        """Return what a request's error means; None for an error in our own code."""
-        if self._aiohttp_client is not None and (failure := self._aiohttp_client.failure(error, url, timeout_s)):
-            return failure
-        return _to_failure(error, url, timeout_s) if isinstance(error, _REQUEST_ERRORS) else None
+    def _explain(self, error: Exception, url: str, timeout_s: float) -> None:
+        """Raise the Failure that a request's error means; return for an error in our own code.
+
+        No frame has a name for the Failure: its traceback would hold the frame, and only a garbage collection free it.
+        """
+        if self._aiohttp_client is not None and self._aiohttp_client.is_error(error):
+            raise self._aiohttp_client.failure(error, url, timeout_s) from error
+        if isinstance(error, _REQUEST_ERRORS):
+            raise _to_failure(error, url, timeout_s) from error
 
 
 def endpoint_transport(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -46,6 +48,18 @@ async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(
             other.close()
         assert await sending is FailureKind.CONNECTION_LOST
         assert other.requests == 1
+
+
+@pytest.mark.parametrize("response", [None, b"this is not HTTP\r\n\r\n"])
+async def test_a_failure_and_its_connection_are_freed_without_a_garbage_collection(response: bytes | None) -> None:
+    async with peer(response) as other, http_transport() as transport:
+        gc.disable()
+        try:
+            failure = weakref.ref(await failure_of(send(transport, other.url + "/x")))
+            readers = [weakref.ref(connection._reader) for connection in transport._pool._open]
+            await until(lambda: failure() is None and not any(one() for one in readers), "they are freed")
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("response", [b"", INCOMPLETE])
