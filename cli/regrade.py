@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import uvloop
 
-from rollyard.cli.collect_rollouts import CollectionOptions, plan_of, run_collection
+from rollyard.cli.collect_rollouts import plan_of, run_collection
+from rollyard.cli.collection_options import CollectionOptions
 from rollyard.cli.options import read_options, rollout_files, run_command
 from rollyard.records.rollout_file import named_files, real_file
 from rollyard.services.rollouts.stored_rollouts import StoredRollouts
