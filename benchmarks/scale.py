@@ -47,7 +47,7 @@ from rollyard.cli.capacity import (
 from rollyard.cli.options import read_options
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, refuse
-from rollyard.services.config.costs import MEASURED, TOGETHER_S, Costs, Measured
+from rollyard.services.config.replicas import MEASURED, TOGETHER_S, Costs, Measured
 
 KINDS = {"agent": "agent", "model": "model server", "environment": "environment", "collector": "collector"}
 """Name of a process -> what the tables call it."""

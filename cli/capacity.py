@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.script import EXIT_DONE
-from rollyard.services.config.costs import MEASURED, Measured, read_costs
+from rollyard.services.config.replicas import MEASURED, Measured, read_costs
 
 EXAMPLE = "ng_capacity --in-flight 10000 --model-latency-s 2 --turns 20 --tokens-per-turn 400 --environment-ms 5"
 OWN_FILES = 100

@@ -3,7 +3,8 @@
 What ATIF has a field for is written to that field and read from it. The rest is in the extension field
 `extra.rollyard` of the document and of its steps: the difference between the row and what a reader makes of ATIF's own
 fields. In the other direction, what a rollout row has no place for is in the row's key `_ng_atif`. So neither direction
-loses anything, and a document that another program changes is read as changed.
+loses anything, and a document that another program changes is read as changed. A difference is a JSON Patch (RFC 6902)
+of the operations add, remove and replace.
 
 A step is one model call with the results of its tools, or one message of another speaker. The steps before the first
 answer are the prompt; examples of answers in it are marked `is_copied_context`.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import hashlib
 import json
 import mimetypes
@@ -24,7 +26,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollyard.records.json_patch import patch_between, patched
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import ids_of, is_from_model, log_probs_of
 from rollyard.records.types import Json, Record, items, mapping, text_of, whole_number
@@ -745,3 +746,81 @@ def _usage(document: Json) -> Json:
     if prompt is not None and completion is not None:
         usage["total_tokens"] = prompt + completion
     return usage
+
+
+def patch_between(before: Any, after: Any, path: str = "") -> Iterator[Json]:
+    """Yield the operations that make `after` of `before`. A list of another length, or of numbers, is replaced."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            place = f"{path}/{_escaped(key)}"
+            if key not in after:
+                yield {"op": "remove", "path": place}
+            elif key in before:
+                yield from patch_between(before[key], after[key], place)
+            else:
+                yield {"op": "add", "path": place, "value": after[key]}
+    elif _are_lists_of_containers(before, after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from patch_between(old, new, f"{path}/{index}")
+    elif not is_same(before, after):
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def patched(value: Any, patch: Sequence[Any]) -> Any:
+    """Return a copy of `value` with the operations applied.
+
+    Raises ValueError for an operation that does not fit the value. The message says which one.
+    """
+    whole = [copy.deepcopy(value)]
+    for operation in patch:
+        try:
+            kind, path = operation["op"], operation["path"]
+            *parents, last = ["0", *(_unescaped(key) for key in path.split("/")[1:])]
+            target: Any = whole
+            for key in parents:
+                target = target[int(key)] if isinstance(target, list) else target[key]
+            place: Any = int(last) if isinstance(target, list) else last
+            if kind == "remove":
+                del target[place]
+            elif kind == "replace":
+                target[place]
+                target[place] = operation["value"]
+            elif kind == "add" and isinstance(target, dict):
+                target[place] = operation["value"]
+            else:
+                raise ValueError
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            raise ValueError(f"the operation {str(operation)[:200]} does not fit the value that it changes") from None
+    return whole[0]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are the same text. Unlike in Python, 1, 1.0 and true differ."""
+    return bool(one == other) and _has_same_types(one, other)
+
+
+def _has_same_types(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return all(_has_same_types(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        kinds = set(map(type, one))
+        if len(kinds) <= 1 and not kinds & {dict, list}:  # quickly: lists of token ids are long
+            return kinds == set(map(type, other))
+        return all(map(_has_same_types, one, other))
+    return True
+
+
+def _are_lists_of_containers(before: Any, after: Any) -> bool:
+    if not (isinstance(before, list) and isinstance(after, list) and len(before) == len(after)):
+        return False
+    return all(isinstance(each, dict | list) for each in before)
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~")

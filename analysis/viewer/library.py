@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 CHECK_EVERY_S = 0.5
 
 
-class _Closed(Exception):
-    """The index was closed while files were being read."""
+class Closed(Exception):
+    """The viewer ends while files are being read."""
 
 
 class UnknownRun(Exception):
@@ -128,7 +128,7 @@ class FileIndex:
         more = False
         for run in self.runs:
             if self._closing.is_set():
-                raise _Closed
+                raise Closed
             run.advance(pool)
             more |= run.unread_bytes > 0
         return more

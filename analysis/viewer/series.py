@@ -47,7 +47,7 @@ from rollyard.analysis.metrics.training_steps import (
     step_summary,
 )
 from rollyard.analysis.viewer.growing_index import NICE, empty, extended
-from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.library import Closed, FileIndex
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
 from rollyard.records.errors import RollyardError
@@ -379,7 +379,7 @@ class StepReader:
                 summary, error = self._summary(one), ""
             except (OSError, RollyardError) as problem:
                 summary, error = None, f"{one.name} cannot be read: {problem}"
-            except _Closed:
+            except Closed:
                 return
             except Exception as problem:
                 log.exception("reading %s failed", one.path)
@@ -403,7 +403,7 @@ class StepReader:
                 numbers.append(found)
                 self._done = end
                 if self._closed:
-                    raise _Closed
+                    raise Closed
         snapshot = extended(empty(), parts, has_task_index=indexed)
         if not len(snapshot.columns):
             return None
@@ -431,10 +431,6 @@ class StepReader:
                     ahead += [(pool.submit(_part, path, *place, indexed), place[1]) for place in islice(waiting, 1)]
             finally:
                 pool.shutdown(cancel_futures=True)
-
-
-class _Closed(Exception):
-    """The viewer ends."""
 
 
 def _part(path: Path, start: int, stop: int, indexed: bool) -> tuple[FilePart, NumberColumns]:

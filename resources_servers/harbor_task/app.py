@@ -21,9 +21,8 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.play import Play, Workshop, workshop
+from rollyard.resources_servers.harbor_task.play import Play, ToolServer, Workshop, workshop
 from rollyard.resources_servers.harbor_task.task_folder import HarborSettings
-from rollyard.resources_servers.harbor_task.tool_server import ToolServer
 from rollyard.resources_servers.tools import EpisodeTools
 from rollyard.services.sandbox.box import BoxDied, BoxRefused
 from rollyard.services.sandbox.box_program import BoxProgram, ProgramEnd, run_program

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.scale import KINDS, Effort, Found, Play, Point, fitted
 from rollyard.cli.capacity import Hosts, Load, capacity, run
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.costs import MEASURED, Costs, Measured, read_costs
+from rollyard.services.config.replicas import MEASURED, Costs, Measured, read_costs
 
 AGENT = Costs(
     episode_ms=1.0, turn_ms=0.2, wake_ms=0.1, kb_ms=0.01, base_mb=60.0, episode_kb=30.0, copies=3.0, files=3.0

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollyard.records.atif import Identity, dump, failure_of, parse, row_of, trajectory_of, trajectory_of_failure
-from rollyard.records.json_patch import is_same, patch_between, patched
+from rollyard.records.atif import (
+    Identity,
+    dump,
+    failure_of,
+    is_same,
+    parse,
+    patch_between,
+    patched,
+    row_of,
+    trajectory_of,
+    trajectory_of_failure,
+)
 from rollyard.records.types import Json
 from tests.support.rollout_kinds import FAILURE, KINDS, NO_UNICODE, PARTIAL, PNG, answer, call, result, rollout, thought
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rollyard.records.types import Json
 from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
-from rollyard.training.step_metrics import StepTimes
+from rollyard.training.step_runner import StepTimes
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.update import Batch
 from tests.unit.training.recorded_turns import row, turn

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.training.groups import GroupMember, Treatment
-from rollyard.training.step_metrics import step_metrics
+from rollyard.training.step_runner import step_metrics
 from rollyard.training.update import update_of
 from tests.unit.training.batches import TIMES, batch, failed, played
 from tests.unit.training.recorded_turns import turn

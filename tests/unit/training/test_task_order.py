@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.task_order import Draw, OrderPosition, TaskOrder
+from rollyard.training.batch_source import Draw, OrderPosition, TaskOrder
 
 START = OrderPosition()
 

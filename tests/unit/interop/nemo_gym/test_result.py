@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.interop.nemo_gym.result import UNSUMMED, failed_result, to_result
+from rollyard.interop.nemo_gym.collection_helper import UNSUMMED, failed_result, to_result
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import FinishReason, Json
 from rollyard.training.groups import EndingRules, Treatment

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.services.datasets.overlap import words_of
-from rollyard.services.datasets.validate import FileReport, validate
+from rollyard.services.datasets.validate import FileReport, validate, words_of
 from tests.unit.services.datasets.files import row, write_rows
 
 NAMES = [first + rest for first in ("A", "B", "C") for rest in ("nna", "ella", "ilda", "ora", "umi", "yra", "ess")]
