@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,10 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores, because many tests wait for processes and deadlines; each collects all tests first."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

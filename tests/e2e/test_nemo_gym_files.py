@@ -14,11 +14,7 @@ from tests.support.partial_runs import AGENT, resume, task, write_lines
 from tests.support.rollout_files import grid, write, write_failures
 from tests.support.stacks import keys_of, read_rows
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def exported(name: str, capsys: pytest.CaptureFixture[str]) -> tuple[RolloutPaths, str]:

@@ -58,21 +58,15 @@ MISTAKEN_ARGUMENTS = [
     ],
 )
 def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    main: Main,
-    arguments: list[str],
-    named: str,
+    here: Path, capsys: pytest.CaptureFixture[str], main: Main, arguments: list[str], named: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
+    (here / "folder").mkdir()
     for name, text in {"bad": "{torn", "other": '{"n": 1}\n', "rollouts": "{}\n", "rollouts_manifest": "{}"}.items():
-        (tmp_path / f"{name}.json{'' if name.endswith('manifest') else 'l'}").write_text(text)
+        (here / f"{name}.json{'' if name.endswith('manifest') else 'l'}").write_text(text)
     status, error = run_main(main, capsys, *arguments)
     assert status == 2 and named in error, error
     assert "Traceback" not in error and "usage:" not in error
-    assert not (tmp_path / "o.jsonl").exists()
+    assert not (here / "o.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -88,15 +82,9 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
     ],
 )
 def test_a_mistake_in_a_script_is_one_line_and_exit_status_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    main: Main,
-    arguments: list[str],
-    message: str,
+    here: Path, capsys: pytest.CaptureFixture[str], main: Main, arguments: list[str], message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text("{torn\n")
+    (here / "bad.jsonl").write_text("{torn\n")
     status, error = run_main(main, capsys, *arguments, "--output", "o.jsonl")
     assert status == 2 and message in error, error
     assert len(error.splitlines()) == 2 and error.endswith("--help'.\n")

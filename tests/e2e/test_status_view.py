@@ -47,18 +47,9 @@ def collection(output: str = "/out.jsonl", state: str = "running", updated: floa
 
 
 def episode(repeat: int, *, stuck: bool = False) -> RunningEpisode:
-    return RunningEpisode(
-        agent="player",
-        episode=str(repeat),
-        task=123456,
-        repeat=repeat,
-        stage="model",
-        server="grl_sokoban_resources_server",
-        turn=100,
-        age_s=7199.0,
-        stage_s=3599.0,
-        stuck=stuck,
-    )
+    where = {"agent": "player", "episode": str(repeat), "task": 123456, "repeat": repeat, "stage": "model"}
+    when = {"server": "grl_sokoban_resources_server", "turn": 100, "age_s": 7199.0, "stage_s": 3599.0, "stuck": stuck}
+    return RunningEpisode.model_validate({**where, **when})
 
 
 def busy_run(**more: object) -> RunSnapshot:

@@ -34,29 +34,28 @@ SMOKE = "exact_match"
     "walk", [pytest.param(walk, marks=pytest.mark.smoke if walk == SMOKE else ()) for walk in WALKS]
 )
 async def test_the_commands_of_a_walk_through_give_its_rewards_show_them_in_the_viewer_and_pass_its_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], walk: str
+    here: Path, capsys: pytest.CaptureFixture[str], walk: str
 ) -> None:
     text, rewards = WALKS[walk]
-    monkeypatch.chdir(tmp_path)
-    write_files(text, tmp_path)
+    write_files(text, here)
     typed = [words for words in commands(text) if words[0] != "ng_init"]
     assert [words[0] for words in typed[:3]] == ["ng_run", "ng_collect_rollouts", "ng_viewer"]
     run, collect, viewer, *tests = typed
     faster = () if walk == SMOKE else ("+colocate=true",)
-    async with ng_run(*run[1:], *faster, "+head_port=0", cwd=tmp_path):
-        collected = await command(*collect, cwd=tmp_path)
+    async with ng_run(*run[1:], *faster, "+head_port=0", cwd=here):
+        collected = await command(*collect, cwd=here)
     assert collected.status == 0, collected.err
     output = read_options(CollectOptions, collect[1:])[0].output_jsonl_fpath
-    rows = list(rollyard.read_rollouts(tmp_path / output))
+    rows = list(rollyard.read_rollouts(here / output))
     if rewards is None:
         assert all(row["success"] for row in rows)
     else:
         assert sorted(row["reward"] for row in rows) == pytest.approx(rewards)
     shown = await in_thread(*viewer, "+export=page.html", capsys=capsys)
     assert shown.status == 0, shown.err
-    assert f'"measured":{len(rows)}' in (tmp_path / "page.html").read_text()
+    assert f'"measured":{len(rows)}' in (here / "page.html").read_text()
     for test in tests:
-        tested = await command(*test, cwd=tmp_path)
+        tested = await command(*test, cwd=here)
         assert tested.status == 0, tested.out
 
 
@@ -68,26 +67,20 @@ def test_an_environment_with_config_and_rows_has_few_lines(walk: str, limit: int
     assert len(lines) <= limit
 
 
-def test_the_init_commands_of_the_pages_create_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_init_commands_of_the_pages_create_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = [words for name in ("environments.md", "agents.md") for words in commands(page(name))]
     init = [words for words in typed if words[0] == "ng_init"]
     assert len(init) == 3
     for words in init:
         done = in_this_process(*words, capsys=capsys)
         assert done.status == 0, done.err
-    assert {path.parent.name for path in tmp_path.glob("*/*/app.py")} == {"my_env", "my_agent", "my_model"}
+    assert {path.parent.name for path in here.glob("*/*/app.py")} == {"my_env", "my_agent", "my_model"}
 
 
-def test_the_programs_of_the_python_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_programs_of_the_python_page_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = []
     for number, program in enumerate(programs(page("python-api.md"))):
-        file = tmp_path / f"program_{number}.py"
+        file = here / f"program_{number}.py"
         file.write_text(program)
         runpy.run_path(str(file), run_name="__main__")
         printed.append(capsys.readouterr().out)
@@ -105,20 +98,19 @@ def test_the_environment_of_the_readme_passes_its_test() -> None:
 
 
 async def test_the_tutorial_leads_from_an_empty_folder_to_the_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text = page("tutorial.md")
     init, *typed = (words for words in commands(text) if words[0] != "pip")
     assert (await in_thread(*init, capsys=capsys)).status == 0
-    write_files(text, tmp_path)
+    write_files(text, here)
     test, doctor, first, base, viewer, second, trained, compare, gate = typed
     for words in (test, doctor):
-        done = await command(*words, cwd=tmp_path)
+        done = await command(*words, cwd=here)
         assert done.status == 0, done.out + done.err
     for run, collect in ((first, base), (second, trained)):
-        async with ng_run(*run[1:], "+colocate=true", "+head_port=0", cwd=tmp_path):
-            collected = await command(*collect, cwd=tmp_path)
+        async with ng_run(*run[1:], "+colocate=true", "+head_port=0", cwd=here):
+            collected = await command(*collect, cwd=here)
         assert "80 of 80" in collected.out, collected.err
     for words in ([*viewer, "+export=page.html"], compare, gate):
         done = await in_thread(*words, capsys=capsys)

@@ -15,12 +15,11 @@ CONFIG = f"generation: {{model_name: builtin, temperature: 0.6}}\neval: {{k_valu
 
 
 def test_a_config_of_nemo_rl_is_evaluated_and_its_score_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "nemo.yaml").write_text(CONFIG)
+    (here / "nemo.yaml").write_text(CONFIG)
     keys = ("environments=[gsm8k]", "colocate=true", "eval.num_tests_per_prompt=2", "output_dir=out")
     done = in_this_process("ng_eval", "nemo.yaml", *keys, capsys=capsys)
     assert done.status == 0, done.err
     assert "score=" in done.out and "num_tests_per_prompt=2" in done.out
-    assert len(read_rows(tmp_path / "out/rollouts.jsonl")) == 10
+    assert len(read_rows(here / "out/rollouts.jsonl")) == 10

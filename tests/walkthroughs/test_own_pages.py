@@ -17,43 +17,41 @@ PAGE = page("your-own-data.md")
 
 
 async def test_rows_of_csv_of_a_hub_data_set_and_of_a_mixture_are_prepared_and_collected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_files(PAGE, tmp_path)
+    write_files(PAGE, here)
     typed = [words for words in commands(PAGE) if words[0] != "hf"]
     assert [words[0] for words in typed] == [
         *("ng_prepare_data", "ng_run", "ng_collect_rollouts", "ng_prepare_data", "ng_collect_rollouts")
     ]
     from_csv, run, collect, from_hub, collect_mixture = typed
-    downloaded = tmp_path / from_hub[1]
+    downloaded = here / from_hub[1]
     downloaded.parent.mkdir(parents=True)
     table = importlib.import_module("pyarrow").table({"question": ["1 + 1?"], "answer": ["So it is #### 2"]})
     importlib.import_module("pyarrow.parquet").write_table(table, downloaded)
     for words in (from_csv, from_hub):
         prepared = await in_thread(*words, capsys=capsys)
         assert prepared.status == 0, prepared.err
-    rows = [*read_rows(tmp_path / "data/quiz.jsonl"), *read_rows(tmp_path / "data/gsm8k.jsonl")]
+    rows = [*read_rows(here / "data/quiz.jsonl"), *read_rows(here / "data/gsm8k.jsonl")]
     assert [(row["expected_answer"], row.get("level")) for row in rows] == [
         *(("42", "1"), ("125", "2"), ("So it is #### 2", None))
     ]
     prompts = [row["responses_create_params"]["input"][0]["content"] for row in rows]
     assert prompts[0] == "What is 19 + 23? Put your final answer inside \\boxed{}."
-    async with ng_run(*run[1:], "+colocate=true", "+head_port=0", cwd=tmp_path):
+    async with ng_run(*run[1:], "+colocate=true", "+head_port=0", cwd=here):
         for words, count in ((collect, 2), (collect_mixture, 2)):
-            collected = await command(*words, cwd=tmp_path)
+            collected = await command(*words, cwd=here)
             assert collected.status == 0, collected.err
-            output = tmp_path / words[words.index("--output") + 1]
+            output = here / words[words.index("--output") + 1]
             assert len({row["_ng_task_index"] for row in read_rows(output)}) == count
-    mixed = {row["responses_create_params"]["input"][0]["content"] for row in read_rows(tmp_path / "results/mix.jsonl")}
+    mixed = {row["responses_create_params"]["input"][0]["content"] for row in read_rows(here / "results/mix.jsonl")}
     assert "Solve this problem.\nWhat is 19 + 23?" in mixed
 
 
 async def test_the_messages_of_the_page_are_printed_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_files(PAGE, tmp_path)
+    write_files(PAGE, here)
     (words,) = (words for words in commands(PAGE) if words[1:2] == ["data/quiz.csv"])
     expected = re.findall(r"^data/quiz\.csv: (row 1: .*)$", PAGE, re.MULTILINE)
     assert len(expected) == 2
@@ -62,4 +60,4 @@ async def test_the_messages_of_the_page_are_printed_and_nothing_is_written(
         done = await in_thread(*wrong, capsys=capsys)
         assert done.status == 2
         assert message in done.err
-    assert not (tmp_path / "data/quiz.jsonl").exists()
+    assert not (here / "data/quiz.jsonl").exists()

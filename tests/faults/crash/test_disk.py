@@ -14,8 +14,9 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.records.rollout_file import RolloutPaths
-from rollyard.records.types import FailureRow, Json
+from rollyard.records.types import Json
 from rollyard.services.rollouts.store import JsonLines, RolloutStore
+from tests.support.failed_attempts import failure_row
 from tests.support.stacks import keys_of, read_rows
 
 ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"
@@ -25,12 +26,6 @@ LONE = rb'"half an emoji: \ud83d, and the other half: \ude00"'
 
 def row(task: int, repeat: int, text: str = "") -> bytes:
     return orjson.dumps({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": 1.0, "text": text})
-
-
-def failed(task: int) -> FailureRow:
-    where = {"task_index": task, "rollout_index": 0, "attempt_index": 0, "agent_ref": {"name": "agent"}}
-    what = {"failure_kind": "bad_task", "server": "environment", "status": 422, "upstream_status": None, "detail": ""}
-    return FailureRow.model_validate({**where, **what, "terminal": True, "time": 0.0, "duration_s": 0.0})
 
 
 def store(output: Path, identity: Json | None = None, *, resume: bool = True, overwrite: bool = False) -> RolloutStore:
@@ -165,7 +160,7 @@ def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_fil
 def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
     first = store(output, {"agent": "old"})
     first.append((0, 0), row(0, 0))
-    first.append_failure(failed(1))
+    first.append_failure(failure_row(task_index=1, failure_kind="bad_task"))
     first.close()
     contents_before = {path.read_bytes() for path in output.parent.iterdir()}
     for number in range(3):

@@ -131,10 +131,7 @@ async def test_an_agent_plays_a_served_row_by_its_index(tmp_path: Path) -> None:
         ({"served_dataset": "invalid.jsonl"}, "line 2"),
     ],
 )
-async def test_a_served_dataset_that_cannot_be_read_stops_the_start(
-    settings: Json, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_served_dataset_that_cannot_be_read_stops_the_start(settings: Json, message: str, here: Path) -> None:
     Path("invalid.jsonl").write_text('{"word": "fig"}\n{"word": \n')
     with pytest.raises(OperatorError, match=message):
         async with in_process_servers({"environment": environment(Recall, **settings)}):

@@ -66,10 +66,7 @@ def test_an_unknown_server_name_is_rejected_with_the_closest_match() -> None:
         (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own address is"),
     ],
 )
-def test_conflicting_options_are_rejected_before_anything_starts(
-    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_conflicting_options_are_rejected_before_anything_starts(options: list[str], message: str, here: Path) -> None:
     with pytest.raises(OperatorError, match=message):
         ng_run.run(["+config_paths=[configs/sokoban_builtin.yaml]", *options])
 

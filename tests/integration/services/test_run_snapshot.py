@@ -16,7 +16,6 @@ from rollyard.cli.viewer import FoundRun
 from rollyard.records.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.run_types import HeadFile
-from rollyard.records.types import FailureRow
 from rollyard.services.head.registry_client import (
     AgentActivity,
     RegistryClient,
@@ -28,6 +27,7 @@ from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.runtime.stack import Stack
+from tests.support.failed_attempts import failure_row
 from tests.support.stacks import AGENT, EXAMPLES, colocated, load_config
 from tests.support.waiting import deadline_s
 
@@ -72,7 +72,7 @@ async def test_running_rollouts_are_listed_with_task_repeat_stage_and_turn(stack
 async def test_collections_and_their_failures_are_listed(stack: Stack) -> None:
     link = RegistryClient(stack.client.transport, stack.head_url, stack.keys)
     for name, times in (("/a.jsonl", (1.0, 3.0)), ("/b.jsonl", (2.0,))):
-        failures = [failure(time) for time in times]
+        failures = [failure_row(time=time) for time in times]
         await link.report_collection(
             Collection(output=name, status=CollectionProgress(5).status("running"), failures=failures)
         )
@@ -86,30 +86,13 @@ async def test_of_several_collectors_only_the_failures_are_listed(stack: Stack) 
     status = CollectionProgress(5).status("running")
     for number in range(20):
         part = Collection(
-            output=f"/c.shard-{number}.jsonl", status=status, failures=[failure(10 + number)], is_part=True
+            output=f"/c.shard-{number}.jsonl", status=status, failures=[failure_row(time=10 + number)], is_part=True
         )
         await link.report_collection(part)
         await link.report_collection(Collection(output="/c.jsonl", status=status, failures=[]))
     live = await snapshot(stack)
     assert [one.output for one in live.collections if one.output.startswith("/c")] == ["/c.jsonl"]
     assert {10 + number for number in range(20)} <= {row.time for row in live.failures}
-
-
-def failure(time: float) -> FailureRow:
-    return FailureRow(
-        task_index=0,
-        rollout_index=0,
-        attempt_index=0,
-        agent_ref={},
-        failure_kind="timeout",
-        server="world",
-        status=504,
-        upstream_status=None,
-        detail="late",
-        terminal=False,
-        time=time,
-        duration_s=1.0,
-    )
 
 
 async def test_an_unresponsive_agent_is_named_and_the_others_are_shown(stack: Stack) -> None:
@@ -130,17 +113,8 @@ async def test_an_unresponsive_agent_is_named_and_the_others_are_shown(stack: St
 
 def test_the_stages_of_several_agents_are_merged() -> None:
     def answer(agent: str, stage_s: float, median_s: float | None, stuck: int) -> RunningEpisodes:
-        episode = RunningEpisode(
-            agent=agent,
-            episode=agent,
-            task=None,
-            repeat=None,
-            stage="model",
-            server="policy",
-            turn=1,
-            age_s=9.0,
-            stage_s=stage_s,
-        )
+        where = {"agent": agent, "episode": agent, "task": None, "repeat": None, "stage": "model", "server": "policy"}
+        episode = RunningEpisode.model_validate({**where, "turn": 1, "age_s": 9.0, "stage_s": stage_s})
         stage = StageActivity(
             stage="model", server="policy", episodes=2, median_s=median_s, stuck=stuck, slowest=episode
         )

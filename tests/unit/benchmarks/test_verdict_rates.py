@@ -13,17 +13,8 @@ from rollyard.records.errors import OperatorError
 
 
 def make_triple(name: str, *, right: bool, response: str = "\\boxed{8}") -> Triple:
-    return Triple(
-        id=name,
-        environment="math",
-        half="dev",
-        style="a class",
-        right=right,
-        problem="",
-        gold="8",
-        response=response,
-        note="",
-    )
+    kind = {"environment": "math", "half": "dev", "style": "a class", "problem": "", "gold": "8", "note": ""}
+    return Triple.model_validate({**kind, "id": name, "right": right, "response": response})
 
 
 def test_triples_are_unique_and_each_half_has_hundreds_of_both_labels() -> None:

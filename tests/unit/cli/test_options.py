@@ -192,11 +192,8 @@ def test_what_cannot_be_read_is_refused_with_its_name(typed: list[str], message:
 
 
 @pytest.mark.parametrize("name", ["-x.jsonl", "a,b"])
-def test_a_file_may_begin_with_a_dash_and_contain_a_comma(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).touch()
+def test_a_file_may_begin_with_a_dash_and_contain_a_comma(name: str, here: Path) -> None:
+    (here / name).touch()
     assert options(name).paths == (name,)
 
 

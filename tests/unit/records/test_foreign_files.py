@@ -254,12 +254,9 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(tmp_path: Pa
     assert f"{manifest} names {name!r}" in str(raised.value)
 
 
-def test_a_manifest_of_absolute_paths_is_read_in_a_folder_given_relatively(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = save(tmp_path / "t" / "a.json", trajectory())
-    write(tmp_path / "t" / "manifest.jsonl", [{"trajectory_path": str(file)}])
-    monkeypatch.chdir(tmp_path)
+def test_a_manifest_of_absolute_paths_is_read_in_a_folder_given_relatively(here: Path) -> None:
+    file = save(here / "t" / "a.json", trajectory())
+    write(here / "t" / "manifest.jsonl", [{"trajectory_path": str(file)}])
     (row,) = rows(rollout_file(Path("t")))
     assert row[SOURCE]["file"] == "a.json"
 

@@ -76,11 +76,10 @@ def test_a_model_server_without_weights_is_refused(tmp_path: Path) -> None:
     ids=["shared", "the first is the trainer's", "Ray", "two processes of accelerate", "adapters"],
 )
 def test_the_engine_gets_the_gpus_that_the_trainer_leaves_and_the_rank_of_the_adapters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[str], keys: dict[str, Any], expected: dict[str, Any]
+    here: Path, gpus: list[str], keys: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("accelerate.yaml").write_text("num_processes: 2\n")
-    policy = policy_of(configs_of(tmp_path, gpus, **keys))
+    policy = policy_of(configs_of(here, gpus, **keys))
     assert expected.items() <= policy.items()
     assert expected or not {"gpus", "engine_replicas", "gpu_memory_utilization", "extra_flags"} & policy.keys()
 

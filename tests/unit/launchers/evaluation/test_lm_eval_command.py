@@ -26,11 +26,10 @@ WATCH = ("+watch_path=checkpoints", "+benchmarks=gsm8k:8", "+output_dir=out", FA
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(here: Path) -> Iterator[Path]:
     """The working directory; the command's signal handlers are removed at the end."""
-    monkeypatch.chdir(tmp_path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield tmp_path
+    yield here
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -137,10 +136,9 @@ def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(folder: Path, lm_eval:
     ],
 )
 def test_an_invalid_option_is_rejected_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
+    here: Path, options: tuple[str, ...], message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     default_benchmarks = () if any("benchmarks" in option for option in options) else ("+benchmarks=ifeval",)
     with pytest.raises(OperatorError, match=message):
         run([*options, *default_benchmarks, FAKE])
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []

@@ -31,11 +31,10 @@ SWEEP = ("--sweep", "sweep.yaml")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchSite:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "step_170/policy/weights").mkdir(parents=True)
-    (tmp_path / "step_170/config.yaml").touch()
-    site = LaunchSite(tmp_path)
+def site(here: Path) -> LaunchSite:
+    (here / "step_170/policy/weights").mkdir(parents=True)
+    (here / "step_170/config.yaml").touch()
+    site = LaunchSite(here)
     site.write("sweep.yaml", "generation.temperature: [0.6, 0.8]\n")
     site.write("mine.yaml", "defaults: examples/configs/eval.yaml\ngeneration: {temperature: 0.3}\n")
     return site

@@ -17,11 +17,10 @@ SWEEP = ("--sweep", "sweep.yaml", MODEL)
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchSite:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "config.yaml").touch()
-    site = LaunchSite(tmp_path)
+def site(here: Path) -> LaunchSite:
+    (here / "weights").mkdir()
+    (here / "config.yaml").touch()
+    site = LaunchSite(here)
     site.write("sweep.yaml", "generation.temperature: [0.6, 0.8, 1.0]\n")
     return site
 

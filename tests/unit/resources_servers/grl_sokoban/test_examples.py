@@ -61,11 +61,10 @@ def board_of(row: Json, settings: SokobanSettings | None = None) -> str:
     return puzzle_of(read_task(row), settings or SokobanSettings()).room.board()
 
 
-def test_every_documented_command_works_verbatim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_documented_command_works_verbatim(here: Path) -> None:
     (levels,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "levels").mkdir()
-    (tmp_path / "levels" / "mine.xsb").write_text(levels)
+    (here / "levels").mkdir()
+    (here / "levels" / "mine.xsb").write_text(levels)
     blocks = "".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
     commands = [shlex.split(line) for line in blocks.splitlines()]
     assert len(commands) == 7
@@ -73,14 +72,13 @@ def test_every_documented_command_works_verbatim(tmp_path: Path, monkeypatch: py
         assert (python, by_name) == ("python", "-m")
         assert module == generate_test_examples.__name__
         generate_test_examples.main(arguments)
-        rows = read_rows(tmp_path / arguments[arguments.index("--output") + 1])
-        settings = SokobanSettings(levels_folder=tmp_path / "levels")
+        rows = read_rows(here / arguments[arguments.index("--output") + 1])
+        settings = SokobanSettings(levels_folder=here / "levels")
         assert rows and all(board_of(row, settings) for row in rows)
 
 
-def test_all_settings_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "levels").mkdir()
+def test_all_settings_are_documented(here: Path) -> None:
+    (here / "levels").mkdir()
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     raw = yaml.safe_load(text)["grl_sokoban_resources_server"]["resources_servers"]["grl_sokoban"]
     assert parse_settings(SokobanSettings, raw, "README").charge_unplayed

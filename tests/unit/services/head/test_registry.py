@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,24 +33,9 @@ def registry(config: RunConfig, clock: Clock) -> ServerRegistry:
 
 
 def registration(
-    instance: str = "environment#1",
-    *,
-    ready: bool,
-    name: str = "environment",
-    port: int = 7001,
-    pid: int = 42,
-    open_files: int | None = None,
-    channels: bool = False,
+    instance: str = "environment#1", *, name: str = "environment", port: int = 7001, pid: int = 42, **more: Any
 ) -> Registration:
-    return Registration(
-        name=name,
-        instance=instance,
-        url=f"http://127.0.0.1:{port}",
-        pid=pid,
-        ready=ready,
-        open_files=open_files,
-        channels=channels,
-    )
+    return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=pid, **more)
 
 
 def heartbeat(instance: str = "environment#1", requests: int = 0, cpu: float = 0.0) -> Heartbeat:

@@ -11,12 +11,7 @@ from rollyard.records.errors import FailureKind
 from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import FailureRow
 from rollyard.services.rollouts.store import RolloutStore
-
-
-def failed(kind: FailureKind, server: str = "environment") -> FailureRow:
-    where = {"task_index": 0, "rollout_index": 0, "attempt_index": 0, "agent_ref": {"name": "agent"}, "server": server}
-    what = {"failure_kind": kind, "status": 500, "upstream_status": None, "detail": "", "terminal": False}
-    return FailureRow.model_validate({**where, **what, "time": 0.0, "duration_s": 0.0})
+from tests.support.failed_attempts import failure_row
 
 
 def is_retried(folder: Path, failure: FailureRow, **rule: Any) -> bool:
@@ -35,7 +30,7 @@ def is_retried(folder: Path, failure: FailureRow, **rule: Any) -> bool:
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_only_a_bad_task_is_never_retried(tmp_path: Path, kind: FailureKind) -> None:
-    assert is_retried(tmp_path, failed(kind)) is (kind is not FailureKind.BAD_TASK)
+    assert is_retried(tmp_path, failure_row(failure_kind=kind)) is (kind is not FailureKind.BAD_TASK)
 
 
 @pytest.mark.parametrize("server", ["policy", "environment"])
@@ -43,4 +38,4 @@ def test_a_collection_may_have_a_rule_of_its_own(tmp_path: Path, server: str) ->
     def is_final(kind: str, server: str) -> bool:
         return (kind, server) == ("timeout", "policy")
 
-    assert is_retried(tmp_path, failed(FailureKind.TIMEOUT, server), is_final=is_final) is (server == "environment")
+    assert is_retried(tmp_path, failure_row(server=server), is_final=is_final) is (server == "environment")

@@ -91,12 +91,11 @@ def test_a_dry_run_fails_with_the_same_error_as_the_start(
     assert not (tmp_path / ".rollyard").exists() and not (tmp_path / "started").exists()
 
 
-def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, port = make_folder(tmp_path), free_port()
-    (tmp_path / "run.yaml").write_text(
+def test_two_servers_with_the_same_port_are_named(here: Path) -> None:
+    name, port = make_folder(here), free_port()
+    (here / "run.yaml").write_text(
         server_yaml(name, f"{{port: {port}}}") + server_yaml(name, f"{{port: {port}}}", "two")
     )
-    monkeypatch.chdir(tmp_path)
     _, message = error_of(["+config_paths=run.yaml", "+dry_run=true"])
     assert message.startswith("environment and two ") and f"port {port} " in message
 
@@ -119,10 +118,9 @@ async def test_the_check_accepts_the_certificates_with_which_the_head_starts(
     await preflight.close()
 
 
-def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.yaml").write_text(server_yaml(make_folder(tmp_path)))
-    (tmp_path / ".rollyard").write_text("a file where the folder belongs")
-    monkeypatch.chdir(tmp_path)
+def test_an_unwritable_run_folder_stops_a_dry_run(here: Path) -> None:
+    (here / "run.yaml").write_text(server_yaml(make_folder(here)))
+    (here / ".rollyard").write_text("a file where the folder belongs")
     arguments = ["+config_paths=run.yaml", "+head_port=0"]
     assert error_of([*arguments, "+dry_run=true"]) == error_of(arguments)
 
