@@ -29,7 +29,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.records.run_types import AccessRules
 from rollyard.services.http.access import PEER, Peers
 from rollyard.services.http.callers import Caller, Callers
 from rollyard.services.http.channel import ACCEPTED, UPGRADE, ChannelApp, ServedChannel
@@ -227,12 +226,13 @@ class Listener:
         certificate: ServerCertificate | None = None,
         callers: Callers | None = None,
     ) -> None:
+        """`callers`: what each client may use at once; None: no limit."""
         self.server = server
         self.app = app
         self.bounds = bounds
         self.lag = lag
         self.budget = CallbackBudget()
-        self.callers = callers or Callers(AccessRules())
+        self.callers = callers
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
         """Total size of the bodies of requests in flight."""
@@ -260,24 +260,6 @@ class Listener:
         for connection in list(self.connections):
             connection.check_deadlines(now)
         self._checking = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
-
-
-class PeerProtocol(HttpToolsProtocol):
-    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
-
-    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._peers = peers
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
-
-    def on_headers_complete(self) -> None:
-        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
-        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
-            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
-        super().on_headers_complete()
 
 
 class Exchange:
@@ -310,9 +292,12 @@ class Exchange:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    def __init__(self, listener: Listener, **options: Any) -> None:
+    """A connection with limits, whose requests know the user at its other end."""
+
+    def __init__(self, listener: Listener, *, peers: Peers, **options: Any) -> None:
         super().__init__(**options)
         self._listener = listener
+        self._peers = peers
         self._head_since: float | None = listener.lag.now()
         self._body_since: float | None = None
         self._refused_since: float | None = None
@@ -333,10 +318,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._listener.connections.add(self)
-        if PEER in self.app_state:
+        uid = self._peers.owner(transport)
+        self.app_state = {**self.app_state, PEER: uid}
+        if (callers := self._listener.callers) is not None:
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) else "with an unknown address"
-            self._client = self._listener.callers.get(self.app_state[PEER], address)
+            self._client = callers.get(uid, address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -361,8 +348,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`. Of the offers to switch protocols (RFC 9110, 7.8), only that of a channel is accepted: some
-        clients always offer h2c.
+        """Parse `data`. Of the offers to switch protocols (RFC 9110, 7.8), only that of a channel is accepted, and of
+        a WebSocket where uvicorn has been given a library for it: some clients always offer h2c.
         """
         while True:
             try:
@@ -373,6 +360,11 @@ class BoundedProtocol(HttpToolsProtocol):
                     return
                 self._upgrading = False
                 if (b"upgrade", UPGRADE) in self.headers and self._open_channel(data[offered.args[0] :]):
+                    return
+                if self._should_upgrade():
+                    self._listener.connections.discard(self)
+                    self.scope["method"] = "GET"
+                    self.handle_websocket_upgrade()
                     return
                 headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
                 lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
@@ -428,6 +420,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Check the complete headers. `_unparsed_bytes` also includes the part of the body that arrived with them."""
         self._upgrading = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._upgrading:
+            self._use_target_host()
             return
         limits = self._listener.bounds.limits
         if self._unparsed_bytes > limits.header_bytes:
@@ -457,9 +450,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._exchange is not None:
             self.cycle = self._exchange  # type: ignore[assignment]
         else:
+            self._use_target_host()
             super().on_headers_complete()
         if request_id is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
+
+    def _use_target_host(self) -> None:
+        """Let the host of an absolute target replace the Host header (RFC 9112, 3.2.2)."""
+        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
+            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""
@@ -675,7 +674,7 @@ async def listening(
     Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
     Raises RunError if the app cannot start.
     """
-    peers = Peers()
+    peers, lag = Peers(), LoopLag()
     peers.open()
     config = uvicorn.Config(
         app,
@@ -686,21 +685,23 @@ async def listening(
         server_header=False,
         **settings,
     )
-    listener = SignalFreeServer(config)
-    acceptor = Acceptor("the server", certificate)
-    serving = asyncio.create_task(listener.serve(sockets=[]))  # no sockets: `acceptor` accepts
+    server = SignalFreeServer(config)
+    listener = Listener("the server", ListenerLimits(), lag, certificate=certificate)
+    serving = asyncio.create_task(server.serve(sockets=[]))  # no sockets: `listener` accepts
     try:
-        while not listener.started:
+        while not server.started:
             if serving.done():
                 serving.result()
                 raise RunError("the server stopped while it was starting; the log above says why")
             await asyncio.sleep(0.02)
-        state = {"server_state": listener.server_state, "app_state": listener.lifespan.state}
-        acceptor.start(sock, partial(PeerProtocol, config=config, peers=peers, **state))
+        lag.start()
+        state = {"server_state": server.server_state, "app_state": server.lifespan.state}
+        listener.start(sock, partial(BoundedProtocol, listener, config=config, peers=peers, **state))
         yield serving
     finally:
-        acceptor.stop()
+        listener.stop()
+        lag.stop()
         sock.close()
-        listener.should_exit = True
+        server.should_exit = True
         await serving
         peers.close()

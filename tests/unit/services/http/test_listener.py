@@ -12,7 +12,8 @@ from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.connection_pool import HttpLimits
 from rollyard.services.http.listener import ListenerLimits, bind
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.listener import listening as listening_of_other_apps
+from rollyard.services.http.request import RawRequest, Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
@@ -64,6 +65,17 @@ async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_co
     async with length_server(SMALL) as hosted:
         response = await exchange(port_of(hosted), request_)
         assert response.split()[1] == status and b'"detail":"' in response
+
+
+async def test_the_limits_hold_for_the_viewer_and_for_environments_that_are_served_to_others() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the request should not have arrived")
+
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        async with listening_of_other_apps(app, sock, lifespan="off", timeout_graceful_shutdown=1):
+            response = await exchange(port, REQUEST_START + (b"x: " + FILL[:1000] + b"\r\n") * 1000)
+        assert response.split()[1] == b"431" and b'"detail":"' in response
 
 
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
