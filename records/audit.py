@@ -33,6 +33,7 @@ class Origin(Record):
 class AuditLine(Record):
     time: datetime
     run: str
+    """Empty in the log of notes, which are about a file."""
     server: str
     act: str
     """Method and path of the request; of ng_run itself, a verb."""

@@ -32,12 +32,12 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from rollyard.records.audit import AuditLog, Origin
+from rollyard.records.audit import AuditLog
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.run_types import Keys, play_token
 from rollyard.records.types import PROBLEMS, Json
-from rollyard.services.http.access import Access, KnownHosts, is_loopback, peer_of
+from rollyard.services.http.access import Access, KnownHosts, is_loopback, origin_of
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
     Handler,
@@ -404,12 +404,8 @@ class Server:
             if watcher is not None:
                 watcher.cancel()
             if route.audited and status not in (401, 403):
-                self.__audit.write(f"POST {route.path}", self.__origin(scope), _act_detail(call), status)
-
-    def __origin(self, scope: Scope) -> Origin:
-        host, port = scope.get("client") or ("", 0)
-        plane = "control" if self.__token else ""
-        return Origin(address=f"{host}:{port}" if host else "", uid=peer_of(scope)[1], plane=plane)
+                origin = origin_of(scope, has_token=bool(self.__token))
+                self.__audit.write(f"POST {route.path}", origin, _act_detail(call), status)
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)

@@ -31,6 +31,7 @@ from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.series import files_as_series
 from rollyard.cli.viewer import FoundRun, Replays
+from rollyard.records.audit import Origin
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import RunError
 from rollyard.records.types import Json
@@ -302,7 +303,7 @@ async def _viewer(folder: Path) -> AsyncIterator[Opened]:
     async with http_transport() as transport:
         run = FoundRun(transport, no_run)
         series = files_as_series(files, [0, 1])
-        viewer = Viewer(index, series, Replays([INSTALLED]), None, run, ViewerSettings("me"))
+        viewer = Viewer(index, series, Replays([INSTALLED]), None, run, ViewerSettings("me"), lambda _: Origin())
         async with viewer:
             index.read_through()
             yield Opened(viewer.app)
