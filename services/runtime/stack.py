@@ -98,7 +98,7 @@ class Stack:
             self.config.servers,
             config.identity(),
             elsewhere=self._elsewhere,
-            on_remove=lambda instance: self._record("deregister", instance=instance),
+            on_change=self._record,
             clock=lag.now,
         )
         self._private = private

@@ -183,8 +183,8 @@ class Server:
         self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
 
     def audit(self, *paths: str) -> None:
-        """Write a line to the run's audit log for each request to these hot routes, because it changes the run. They
-        are then served over ASGI, which knows the caller.
+        """Write a line to the run's audit log for each request to these hot routes, because it changes the run, unless
+        the handler sets its `is_act` to False. They are then served over ASGI, which knows the caller.
         """
         for path in paths:
             self.__routes[path].audited = True
@@ -403,7 +403,7 @@ class Server:
         finally:
             if watcher is not None:
                 watcher.cancel()
-            if route.audited and status not in (401, 403):
+            if route.audited and call.is_act and status not in (401, 403):
                 origin = origin_of(scope, has_token=bool(self.__token))
                 self.__audit.write(f"POST {route.path}", origin, _act_detail(call), status)
 
