@@ -76,6 +76,8 @@ BUSY = f"no channel was opened within {OPEN_S:g} s"
 CLOSED = "the peer closed the connection"
 SILENT_S = 15.0
 """If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
+MAX_UNREAD_BYTES = 4 << 20
+"""A client that has so many bytes of responses left to read may send no more requests until it has read them."""
 MAX_COMMON_BYTES = 2048
 """Longer heads of responses are not kept for the next one, nor are those with the cookie of a session."""
 _TRACE = b"\r\ntraceparent: "
@@ -436,6 +438,7 @@ class ServedChannel(FrameProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._transport.set_write_buffer_limits(MAX_UNREAD_BYTES)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -443,6 +446,14 @@ class ServedChannel(FrameProtocol):
         self._connections.discard(self)
         for number in list(self._tasks):
             self._cancel(number)
+
+    def pause_writing(self) -> None:
+        """Called when the client reads too little of what is sent."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def shutdown(self) -> None:
         """Close the channel once the requests that have arrived are answered."""

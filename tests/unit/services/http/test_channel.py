@@ -18,6 +18,7 @@ from rollyard.services.http.channel import (
     MAX_RESPONSE_BYTES,
     REQUEST,
     RESPONSE,
+    UPGRADE,
     Channel,
     FrameReader,
     ServedChannel,
@@ -45,6 +46,7 @@ from tests.support.fixtures import (
 from tests.support.waiting import until
 
 WAIT_S = 120.0
+MEGA = 1 << 20
 
 
 class Handlers:
@@ -91,6 +93,9 @@ class Handlers:
     async def huge(self, call: RawRequest) -> bytes:
         return bytes(MAX_RESPONSE_BYTES)
 
+    async def mega(self, call: RawRequest) -> bytes:
+        return bytes(MEGA)
+
     async def stream(self, call: RawRequest) -> RawResponse:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"a"
@@ -107,6 +112,7 @@ async def served(
         "/echo": handlers.echo,
         "/torn": handlers.torn,
         "/huge": handlers.huge,
+        "/mega": handlers.mega,
         "/later": handlers.stream_later,
         "/a b": handlers.path,
         "/cookie": handlers.cookie,
@@ -334,6 +340,25 @@ async def test_the_end_of_the_connection_fails_every_call_in_flight_and_the_next
         assert {await one for one in calls} == {FailureKind.CONNECTION_LOST}
         await until(lambda: len(handlers.cancelled) == 5)
         assert await opened(transport, client) is not first
+
+
+async def test_a_server_reads_no_more_requests_of_a_client_that_does_not_read_its_responses() -> None:
+    upgrade = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
+    requests = [FRAME.pack(7, at, REQUEST, 0, 7) + b"/mega\r\n" for at in range(40)]
+    async with served(Handlers()) as hosted:
+        port = int(hosted.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(upgrade + b"".join(requests[1:]))
+        connections = hosted._listener.server_state.connections
+        await until(lambda: any(isinstance(one, ServedChannel) for one in connections))
+        (channel,) = (one for one in connections if isinstance(one, ServedChannel))
+        await until(lambda: not channel._transport.is_reading())
+        writer.write(requests[0])
+        received = 0
+        while received < len(requests) * MEGA:
+            received += len(await reader.read(1 << 20))
+        assert channel._transport.is_reading()
+        writer.close()
 
 
 async def test_a_stopping_server_answers_what_is_in_flight() -> None:
