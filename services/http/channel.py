@@ -79,7 +79,7 @@ SILENT_S = 15.0
 MAX_UNREAD_BYTES = 4 << 20
 """A client that has so many bytes of responses left to read may send no more requests until it has read them."""
 MAX_COMMON_BYTES = 2048
-"""Longer heads of responses are not kept for the next one, nor are those with the cookie of a session."""
+"""Longer heads are not kept for the next request or response, nor are those of responses with a session's cookie."""
 _TRACE = b"\r\ntraceparent: "
 
 
@@ -542,6 +542,8 @@ _common_lines = lru_cache(maxsize=1024)(header_lines)
 
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
+    if len(head) > MAX_COMMON_BYTES:
+        return _parsed_head(head)
     if (at := head.rfind(_TRACE)) < 0:
         return _shared_head(head)
     # It differs from call to call, and follows the headers that the calls of a session share.
@@ -549,11 +551,13 @@ def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     return path, query, {**headers, **_headers(head[at:])}
 
 
-@lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
-def _shared_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
+def _parsed_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     target, _, lines = head.partition(b"\r\n")
     path, _, query = target.partition(b"?")
     return unquote(path.decode("latin-1")), query, _headers(lines)
+
+
+_shared_head = lru_cache(maxsize=1 << 14)(_parsed_head)  # more than the sessions of a server at once
 
 
 def _headers(lines: bytes) -> dict[bytes, bytes]:

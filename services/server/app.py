@@ -438,7 +438,8 @@ class Server:
             self.__metrics.route(path).observe(status, time.perf_counter() - started)
 
     def __make_app(self) -> FastAPI:
-        app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None, responses=PROBLEMS)
+        # FastAPI's pages would run scripts of other hosts with the rights of the server's own page.
+        app = FastAPI(title=self.name, docs_url=None, redoc_url=None, responses=PROBLEMS)
         self.__errors.handle_exceptions(app, lambda: self.__routes)
         document(app, self.__documented.values)
 

@@ -426,6 +426,15 @@ async def test_the_calls_of_a_session_share_a_parsed_head_though_each_has_its_ow
         assert _shared_head.cache_info().hits == hits + 2
 
 
+async def test_a_client_cannot_make_a_server_keep_long_heads() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
+        kept = _shared_head.cache_info().currsize
+        response = await channel.send("/echo", SentHeaders({"x-long": "x" * MAX_COMMON_BYTES}), b"y", WAIT_S)
+        assert response is not None and response.body == b"y"
+        assert _shared_head.cache_info().currsize == kept
+
+
 async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> None:
     async with served(Handlers()) as hosted, http_transport() as transport:
         channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
