@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import socket
@@ -53,6 +54,7 @@ _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
 CHECK_EVERY_S = 1.0
+WARN_EVERY_S = 1.0
 ACCEPTS_PER_ITERATION = 64
 """uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
@@ -108,11 +110,28 @@ class HotApp(ChannelApp, Protocol):
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
 
 
+class RareWarnings:
+    """Logs what any client can cause: one line a second, so that none can fill the disk."""
+
+    def __init__(self, lag: LoopLag) -> None:
+        self._lag = lag
+        self._not_before = -math.inf
+        self._left_out = 0
+
+    def log(self, text: str) -> None:
+        if (now := self._lag.now()) < self._not_before:
+            self._left_out += 1
+            return
+        log.warning("%s%s", text, f" ({self._left_out} more since the last line)" if self._left_out else "")
+        self._not_before, self._left_out = now + WARN_EVERY_S, 0
+
+
 class Acceptor:
     """Accepts the connections of a server, over TLS if it has a certificate."""
 
-    def __init__(self, server: str, certificate: ServerCertificate | None = None) -> None:
+    def __init__(self, server: str, warnings: RareWarnings, certificate: ServerCertificate | None = None) -> None:
         self._server = server
+        self._warnings = warnings
         self._certificate = certificate
         self._sock: socket.socket | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -196,7 +215,7 @@ class Acceptor:
         self._accepting.discard(accepting)
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
             reason = str(error) or type(error).__name__
-            log.warning("%s lost a connection while accepting it: %s", self._server, reason)
+            self._warnings.log(f"{self._server} lost a connection while accepting it: {reason}")
 
 
 class _PlainRefusal(asyncio.Protocol):
@@ -236,7 +255,8 @@ class Listener:
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
         """Total size of the bodies of requests in flight."""
-        self._acceptor = Acceptor(server, certificate)
+        self.warnings = RareWarnings(lag)
+        self._acceptor = Acceptor(server, self.warnings, certificate)
         self._checking: asyncio.TimerHandle | None = None
 
     @property
@@ -620,7 +640,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._exchange.pieces.clear()
         self._release_body()
         self._head_since = self._body_since = None
-        log.warning("%s refused a request: %s", self._listener.server, failure.problem.detail)
+        self._listener.warnings.log(f"{self._listener.server} refused a request: {failure.problem.detail}")
         responding = self.cycle is not None and not self.cycle.response_complete
         if responding and self.cycle.response_started:
             self.transport.abort()

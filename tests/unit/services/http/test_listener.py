@@ -78,6 +78,17 @@ async def test_the_limits_hold_for_the_viewer_and_for_environments_that_are_serv
         assert response.split()[1] == b"431" and b'"detail":"' in response
 
 
+async def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with length_server(SMALL) as hosted:
+        hosted._connections.lag.now = lambda: 7.0  # type: ignore[method-assign]
+        for _ in range(20):
+            await exchange(port_of(hosted), b"nonsense\r\n\r\n")
+        hosted._connections.lag.now = lambda: 9.0  # type: ignore[method-assign]
+        await exchange(port_of(hosted), b"nonsense\r\n\r\n")
+    first, second = (message for message in caplog.messages if "refused a request" in message)
+    assert "more since" not in first and "19 more since" in second
+
+
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
 
 
