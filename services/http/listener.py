@@ -489,6 +489,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
+        if self._exchange is None and self.cycle is not None and self.cycle.response_complete:
+            return  # nobody reads it: the request has been refused or answered
         self._body_bytes += len(body)
         listener = self._listener
         listener.held_bytes += len(body)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rollyard.records.errors import FailureKind
+from rollyard.records.run_types import Keys
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.connection_pool import HttpLimits
 from rollyard.services.http.listener import ListenerLimits, bind
@@ -27,11 +28,11 @@ FILL = b"x" * 100_000
 
 
 @contextlib.asynccontextmanager
-async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
+async def length_server(bounds: ListenerLimits, keys: Keys = KEYS) -> AsyncIterator[HostedServer]:
     async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = HostedServer(make_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(make_server(keys=keys, routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -121,6 +122,27 @@ async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
         held[1].close()
         await until(lambda: hosted._connections.held_bytes == 0)
         assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).body == b"250000"
+
+
+async def test_the_body_of_a_request_that_is_already_refused_takes_nothing_from_others() -> None:
+    keys = KEYS.model_copy(update={"token": "token-of-the-run"})
+    async with length_server(SMALL, keys) as hosted, http_transport() as transport:
+        writers = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+            writer.write(REQUEST_START + b"content-length: 250000\r\n\r\n")
+            assert b" 401 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(FILL * 2)
+            await writer.drain()
+            writers.append(writer)
+        for _ in range(3):
+            answer = await send(
+                transport, hosted.url + "/echo", FILL * 2, headers={"authorization": f"Bearer {keys.token}"}
+            )
+            assert answer.status == 200, answer.body
+        assert not hosted._connections.held_bytes
+        for writer in writers:
+            writer.close()
 
 
 @pytest.fixture
