@@ -379,12 +379,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self._upgrading:  # CONNECT, which gets no response
                     return
                 self._upgrading = False
-                if (b"upgrade", UPGRADE) in self.headers and self._open_channel(data[offered.args[0] :]):
-                    return
-                if self._should_upgrade():
-                    self._listener.connections.discard(self)
-                    self.scope["method"] = "GET"
-                    self.handle_websocket_upgrade()
+                if self._unparsed_bytes <= self._listener.bounds.limits.header_bytes and self._switch(
+                    data[offered.args[0] :]
+                ):
                     return
                 headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
                 lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
@@ -392,10 +389,24 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = b"\r\n".join(lines) + HEAD_END + data[offered.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
 
+    def _switch(self, rest: bytes) -> bool:
+        """Hand the connection, and `rest` that followed, to the protocol that the client offers; return False if it
+        has to stay as it is.
+        """
+        if self.pipeline or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        if (b"upgrade", UPGRADE) in self.headers:
+            return self._open_channel(rest)
+        if not self._should_upgrade():
+            return False
+        self._listener.connections.discard(self)
+        self.scope["method"] = self.parser.get_method().decode()
+        self.handle_websocket_upgrade()
+        return True
+
     def _open_channel(self, rest: bytes) -> bool:
-        """Hand the connection to a channel, which reads `rest` first; return False if it has to stay as it is."""
         listener = self._listener
-        if listener.app is None or self.pipeline or not (self.cycle is None or self.cycle.response_complete):
+        if listener.app is None:
             return False
         self.scope["method"], self.scope["path"] = "GET", "/health"
         if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]

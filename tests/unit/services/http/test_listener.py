@@ -24,6 +24,7 @@ from tests.unit.services.http.raw_peers import exchange
 SMALL = ListenerLimits(HttpLimits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
 STRICT_TIMES = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
 REQUEST_START = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+UPGRADE_START = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: rollyard-channel\r\n"
 FILL = b"x" * 100_000
 
 
@@ -58,6 +59,7 @@ def port_of(hosted: HostedServer) -> int:
         (REQUEST_START + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
         (REQUEST_START + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
         (b"nonsense\r\n\r\n", b"400"),
+        (UPGRADE_START + b"x: " + FILL[:20_000] + b"\r\n\r\n", b"431"),
     ],
 )
 async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_connection_closed(
