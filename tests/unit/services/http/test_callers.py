@@ -68,8 +68,8 @@ class LimitedServer:
         return b"%d" % len(call.body)
 
     def caller(self, address: str) -> Caller:
-        found = self.hosted._connections.callers.get(None, address)
-        assert found is not None
+        callers = self.hosted._connections.callers
+        assert callers is not None and (found := callers.get(None, address)) is not None
         return found
 
     async def send(
