@@ -69,7 +69,8 @@ class LimitedServer:
 
     def caller(self, address: str) -> Caller:
         callers = self.hosted._connections.callers
-        assert callers is not None and (found := callers.get(None, address)) is not None
+        found = callers and callers.get(None, address)
+        assert found is not None
         return found
 
     async def send(
