@@ -69,7 +69,7 @@ class LimitedServer:
 
     def caller(self, address: str) -> Caller:
         callers = self.hosted._connections.callers
-        found = callers and callers.get(None, address)
+        found = None if callers is None else callers.get(None, address)
         assert found is not None
         return found
 
