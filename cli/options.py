@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.run_types import TlsFiles
+from rollyard.records.run_types import TlsFiles, check_token
 from rollyard.records.script import EXIT_DONE, exit_status
 from rollyard.records.variables import variable
 from rollyard.services.config.overrides import (
@@ -634,10 +634,12 @@ def listening_token(host: str, token: str | None, exposed: str, otherwise: str) 
     """
     from rollyard.services.http.access import is_loopback
 
-    if is_loopback(host):
-        return token
-    found = token or variable(os.environ, "ROLLYARD_TOKEN")
-    if not found:
+    found = token
+    if found is None and not is_loopback(host):
+        found = variable(os.environ, "ROLLYARD_TOKEN")
+    if found is not None:
+        check_token(found)
+    elif not is_loopback(host):
         raise OperatorError(
             f"{exposed} would be open to other hosts on {host} without a token: add --token ... or export "
             f"ROLLYARD_TOKEN=..., or {otherwise}"

@@ -39,7 +39,7 @@ from rollyard.records.variables import variable
 from rollyard.services.config import plugins
 from rollyard.services.config.plugins import FAMILIES, search_roots
 from rollyard.services.head.registry_client import RunSnapshot, fetch_instances, fetch_snapshot
-from rollyard.services.http.access import Access, KnownHosts, is_loopback
+from rollyard.services.http.access import Access, KnownHosts, is_loopback, origin_of
 from rollyard.services.http.listener import bind, listening
 from rollyard.services.http.tls import ServerCertificate
 from rollyard.services.http.transport import HttpTransport, Transport
@@ -197,7 +197,8 @@ async def _serve(
             find_run, transport, Path.cwd(), options.head, variable(os.environ, "ROLLYARD_TOKEN"), default=None
         )
         settings = ViewerSettings(options.author, options.read_only, options.pass_threshold, options.workers)
-        viewer = Viewer(file_index, series, replays, decoder, FoundRun(transport, find), settings)
+        origin = partial(origin_of, has_token=token is not None)
+        viewer = Viewer(file_index, series, replays, decoder, FoundRun(transport, find), settings, origin)
         protected_app = ViewerAccessMiddleware(viewer.app, _access(options, token), token=token)
         async with (
             viewer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rollyard.records.locked_files import open_private
+from rollyard.records.locked_files import append_line, open_private
 from rollyard.records.types import Json, Record
 
 MAX_BYTES = 4 << 20
@@ -33,6 +34,7 @@ class Origin(Record):
 class AuditLine(Record):
     time: datetime
     run: str
+    """Empty in the log of notes, which are about a file."""
     server: str
     act: str
     """Method and path of the request; of ng_run itself, a verb."""
@@ -62,14 +64,16 @@ class AuditLog:
             status=status,
             origin=origin,
             detail=detail,
-        ).model_dump_json()
+        )
+        # ASCII: a terminal that shows the file must not obey the characters of a caller.
+        text = json.dumps(line.model_dump(mode="json"), separators=(",", ":"))
         if self._path is None:
-            log.warning("audit: %s", line)
+            log.warning("audit: %s", text)
             return
         try:
-            self._append(self._path, line.encode() + b"\n")
+            self._append(self._path, text.encode() + b"\n")
         except OSError as error:
-            log.error("%s cannot be written (%s), audit: %s", self._path, error.strerror, line)
+            log.error("%s cannot be written (%s), audit: %s", self._path, error.strerror, text)
 
     def _append(self, path: Path, line: bytes) -> None:
         with open_private(path) as file:
@@ -79,6 +83,6 @@ class AuditLog:
             if found.st_size + len(line) > MAX_BYTES and os.path.samestat(found, path.stat()):
                 path.replace(path.with_name(f"{path.stem}.1{path.suffix}"))
                 with open_private(path) as fresh:
-                    fresh.write(line)
+                    append_line(fresh.fileno(), line)
             else:
-                file.write(line)
+                append_line(file.fileno(), line)

@@ -153,6 +153,21 @@ def _lock(fd: int, path: Path) -> None:
         ) from error
 
 
+def append_line(fd: int, line: bytes) -> None:
+    """Write a line at the end of a file that is open for reading and appending, and locked. Raises OSError, without a
+    part of the line in the file.
+    """
+    size = os.fstat(fd).st_size
+    torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    data = b"\n" + line if torn else line  # a writer that was killed left an incomplete line, which stays as it is
+    try:
+        if os.write(fd, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+
+
 # Detects whether another program moved, removed, replaced, truncated or extended a file that this process has open.
 
 _CHUNK = 1 << 20
@@ -252,7 +267,7 @@ def check_writable(folder: Path, shown: str) -> Path:
 
 def open_private(path: Path, flags: int = os.O_APPEND) -> BinaryIO:
     """Open a file for writing; if it is new, only its owner can read it. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "wb")
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600), "wb")
 
 
 def set_default_mode(files: Iterable[Path]) -> None:

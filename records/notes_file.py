@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import Lines, ParsedLine, hand_over, iter_jsonl
-from rollyard.records.locked_files import InUse, open_locked
+from rollyard.records.locked_files import InUse, append_line, open_locked
 from rollyard.records.note_records import AnyRecord, parse_record
 from rollyard.records.rollout_file import RolloutPaths
 
@@ -63,7 +63,7 @@ class NotesFile:
         try:
             fd = _opened_and_locked(self.path)
             try:
-                _write_line(fd, line)
+                append_line(fd, line)
                 fcntl.flock(fd, fcntl.LOCK_UN)
                 os.fsync(fd)
             finally:
@@ -149,15 +149,3 @@ def _opened_and_locked(path: Path) -> int:
                 detail = f"another process has kept it locked for {LOCK_WAIT_S:.0f} s"
                 raise OSError(errno.EAGAIN, detail, str(path)) from error
         time.sleep(_LOCK_POLL_S)
-
-
-def _write_line(fd: int, line: bytes) -> None:
-    size = os.fstat(fd).st_size
-    torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-    data = b"\n" + line if torn else line  # a writer that was killed left an incomplete line, which stays as it is
-    try:
-        if os.write(fd, data) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        os.ftruncate(fd, size)
-        raise

@@ -66,6 +66,11 @@ class RolloutPaths:
         """File with notes, labels and corrected verdicts. No collection writes it, and none may move it away."""
         return self.sidecar("notes.jsonl")
 
+    @property
+    def audit(self) -> Path:
+        """File with a line for each note that was written in a viewer, which says who was connected to it."""
+        return self.sidecar("audit.jsonl")
+
     def sidecars(self) -> tuple[Path, ...]:
         """Return the paths of all files that a collection writes except the output."""
         return (self.manifest, self.failures, self.status, self.materialized)

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json, Record
 
 StackKind = Literal["rollyard", "nemo_gym"]
@@ -39,6 +40,19 @@ def play_token(token: str) -> str:
     if len(token) < MIN_TOKEN:
         raise ValueError(f"the run token has {len(token)} characters; a play token requires at least {MIN_TOKEN}")
     return PLAY_PREFIX + derived(token, "play token")
+
+
+def check_token(token: str) -> None:
+    """Raise OperatorError unless it can be the token of a server: HTTP can send it, and it is no play token."""
+    found = ""
+    if not token:
+        found = "is empty"
+    elif token.startswith(PLAY_PREFIX):
+        found = f"is a play token (it begins with {PLAY_PREFIX}), which opens another run to those who only play in it"
+    elif not (token.isascii() and token.isprintable() and token == token.strip()):
+        found = "contains characters that HTTP cannot send"
+    if found:
+        raise OperatorError(f"the token {found}; expected printable ASCII, such as that of: openssl rand -hex 16")
 
 
 class AccessRules(Record):

@@ -25,7 +25,7 @@ from rollyard.analysis.viewer.comparison import SORTS, RunDifferences, counterpa
 from rollyard.analysis.viewer.field_routes import field_router
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
 from rollyard.analysis.viewer.live import LiveRun, live_router
-from rollyard.analysis.viewer.note_routes import note_router
+from rollyard.analysis.viewer.note_routes import OriginOf, note_router
 from rollyard.analysis.viewer.responses import json_body, json_response, problem
 from rollyard.analysis.viewer.rollout_list import MAX_LINES
 from rollyard.analysis.viewer.rollout_list import Query as RolloutQuery
@@ -67,6 +67,7 @@ class Viewer:
         decoder: TokenDecoder | None,
         run: LiveRun,
         settings: ViewerSettings,
+        origin_of: OriginOf,
     ) -> None:
         """`decoder` gives tokens their texts if these are not recorded. `run` is what the live page shows."""
         self._file_index = file_index
@@ -74,7 +75,9 @@ class Viewer:
         routers: list[APIRouter] = [
             live_router(run, replays),
             field_router(file_index.find),
-            note_router(file_index.find, author=settings.author or user_name(), read_only=settings.read_only),
+            note_router(
+                file_index.find, origin_of, author=settings.author or user_name(), read_only=settings.read_only
+            ),
             counterpart_router(file_index),
             attempt_router(file_index, replays),
             series_router(file_index, series, self._reader),

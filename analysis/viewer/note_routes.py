@@ -12,23 +12,30 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi import Query as Parameters
 from pydantic import Field, ValidationError
+from starlette.types import Scope
 
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RunFile, row_of
 from rollyard.analysis.viewer.run_notes import RunNotes
+from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import RunError
 from rollyard.records.note_records import MAX_TEXT, Name, RolloutNotes, Verdict, new_record, ref_of, what_is_wrong
+from rollyard.records.rollout_file import RolloutPaths
 from rollyard.records.types import Json, Record
 
 MAX_BODY = 256 << 10
 """Maximum size of a request in bytes: the longest note and reason, escaped."""
 READ_ONLY = "this viewer is read only (--read-only)"
 NO_NOTES = RolloutNotes()
+OriginOf = Callable[[Scope], Origin]
+"""Returns who sent a request."""
 READ_ONLY_FILE = "an exported file is read only"
 
 
-def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool = False) -> APIRouter:
+def note_router(
+    find: Callable[[int], RunFile], origin_of: OriginOf, *, author: str, read_only: bool = False
+) -> APIRouter:
     """Return the routes. `find` returns a run by its number; `author` is that of records without another one."""
     router = APIRouter(prefix="/api/runs/{run}/notes")
     why_read_only = READ_ONLY if read_only else ""
@@ -51,12 +58,12 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
             wanted = NoteRequest.model_validate_json(await _body(request))
         except ValidationError as error:
             raise HTTPException(422, what_is_wrong(error)) from error
-        return await json_response(lambda: _write(find(run), wanted, author))
+        return await json_response(lambda: _write(find(run), wanted, author, origin_of(request.scope)))
 
     return router
 
 
-def _write(run: RunFile, wanted: NoteRequest, author: str) -> NoteWritten:
+def _write(run: RunFile, wanted: NoteRequest, author: str, origin: Origin) -> NoteWritten:
     fields = wanted.model_dump(exclude_none=True, exclude={"task", "repeat", "kind", "author"})
     task, repeat, table = wanted.task, wanted.repeat, run.table
     index = table.find(task, repeat)
@@ -72,6 +79,8 @@ def _write(run: RunFile, wanted: NoteRequest, author: str) -> NoteWritten:
         run.notes.file.append(record)
     except RunError as error:
         raise HTTPException(409, str(error)) from error
+    act = {"id": record.id, "kind": record.kind, "author": record.author, "task": task, "repeat": repeat}
+    AuditLog(RolloutPaths(run.path).audit, "", "ng_viewer").write("POST notes", origin, act, 200)
     found = run.notes.current().by_offset.get(int(table.offset[index]), NO_NOTES)
     return NoteWritten(id=record.id, rollout=shown_notes(found, task, repeat))
 

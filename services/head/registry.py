@@ -59,7 +59,7 @@ class ServerRegistry:
         settings: Json,
         *,
         elsewhere: Collection[str] = (),
-        on_remove: Callable[[str], None] = lambda instance: None,
+        on_change: Callable[..., None] = lambda act, **detail: None,
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,8 +77,8 @@ class ServerRegistry:
         """See Directory."""
         self._elsewhere = frozenset(elsewhere)
         """Servers that other processes start. Any process that has the run's secret may register instances of them."""
-        self._on_remove = on_remove
-        """Called with the name of each instance that leaves the run."""
+        self._on_change = on_change
+        """Called for each instance that leaves the run, or that this process registers for it."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -91,8 +91,15 @@ class ServerRegistry:
         """Accept registrations of `instance` until it is removed. Call this before its process starts."""
         self._expected.add(instance)
 
-    def register(self, registration: Registration) -> None:
-        """Register an instance, or update its URL and readiness. Raises Failure, such as unknown_server."""
+    def register_for(self, registration: Registration) -> None:
+        """Register an instance of a server that cannot do so itself. Raises Failure, as `register` does."""
+        if self.register(registration):
+            self._on_change("register", instance=registration.instance, url=registration.url, ready=registration.ready)
+
+    def register(self, registration: Registration) -> bool:
+        """Register an instance, or update its URL and readiness; return whether these have changed, and not only what
+        it says about its start. Raises Failure, such as unknown_server.
+        """
         spec = self._specs.get(registration.name)
         if spec is None:
             detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
@@ -112,12 +119,14 @@ class ServerRegistry:
         if member is None:
             member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
+        before = member.url, member.ready
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
         member.open_files, member.channels = registration.open_files, registration.channels
         # Registrations may arrive out of order.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
         if spec.is_foreign:
             self._foreign[registration.url] = registration.instance
+        return (member.url, member.ready) != before
 
     def _check_code(self, registration: Registration) -> None:
         """Raise Failure if the instance has different code, because its rewards would not be comparable."""
@@ -167,7 +176,7 @@ class ServerRegistry:
         """Remove an instance whose process has exited. Its later registrations and heartbeats are rejected."""
         self._expected.discard(instance)
         if self._members.pop(instance, None) is not None:
-            self._on_remove(instance)
+            self._on_change("deregister", instance=instance)
 
     def mark_down(self, instance: str, reason: str) -> None:
         """Take an instance that runs elsewhere out of the directory, because it does not respond."""

@@ -64,11 +64,11 @@ class Head(Server):
         self.address = (settings.host, settings.port)
         self._config = config
         self.route("/register", self._register, shape=Shape(Registration))
-        self.audit("/register")
         self.route("/heartbeat", self._heartbeat, shape=Shape(Heartbeat, Directory))
         self._collections: dict[str, Collection] = {}
         self._parts: dict[str, Collection] = {}
         self.route("/collection", self._collection, shape=Shape(Collection))
+        self.audit("/register", "/collection")
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.allow_play("/directory")
         self.app.get("/collections")(self._list_collections)
@@ -82,7 +82,7 @@ class Head(Server):
     async def _register(self, call: RawRequest) -> bytes:
         """Register a server of the run, or update its readiness."""
         self._admit(call)
-        self.registry.register(call.record(Registration))
+        call.is_act = self.registry.register(call.record(Registration))
         return b"{}"
 
     async def _heartbeat(self, call: RawRequest) -> bytes:
@@ -95,7 +95,8 @@ class Head(Server):
         """Store the status of a collection."""
         collection = call.record(Collection)
         known, most = (self._parts, MAX_PARTS) if collection.is_part else (self._collections, MAX_COLLECTIONS)
-        known.pop(collection.output, None)
+        before = known.pop(collection.output, None)
+        call.is_act = before is None or before.status.state != collection.status.state
         known[collection.output] = collection
         if len(known) > most:
             del known[next(iter(known))]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollyard.records.audit import Origin
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Scope
 
@@ -378,6 +379,13 @@ def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
     """Return whether the peer's user was looked up, and the peer's user id (None if it is unknown)."""
     state = scope.get("state") or {}
     return PEER in state, state.get(PEER)
+
+
+def origin_of(scope: Mapping[str, Any], *, has_token: bool) -> Origin:
+    """Return who sent a request that was let in. `has_token`: whether that took a token."""
+    host, port = scope.get("client") or ("", 0)
+    plane = "control" if has_token else ""
+    return Origin(address=f"{host}:{port}" if host else "", uid=peer_of(scope)[1], plane=plane)
 
 
 def _unmapped() -> int:

@@ -76,8 +76,10 @@ BUSY = f"no channel was opened within {OPEN_S:g} s"
 CLOSED = "the peer closed the connection"
 SILENT_S = 15.0
 """If nothing has arrived for this long, the peer may be gone without a word, which a new connection would show."""
+MAX_UNREAD_BYTES = 4 << 20
+"""A client that has so many bytes of responses left to read may send no more requests until it has read them."""
 MAX_COMMON_BYTES = 2048
-"""Longer heads of responses are not kept for the next one, nor are those with the cookie of a session."""
+"""Longer heads are not kept for the next request or response, nor are those of responses with a session's cookie."""
 _TRACE = b"\r\ntraceparent: "
 
 
@@ -437,6 +439,7 @@ class ServedChannel(FrameProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._transport.set_write_buffer_limits(MAX_UNREAD_BYTES)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -444,6 +447,14 @@ class ServedChannel(FrameProtocol):
         self._connections.discard(self)
         for number in list(self._tasks):
             self._shared.budget.run(self._cancel, number)
+
+    def pause_writing(self) -> None:
+        """Called when the client reads too little of what is sent."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def shutdown(self) -> None:
         """Close the channel once the requests that have arrived are answered."""
@@ -532,6 +543,8 @@ _common_lines = lru_cache(maxsize=1024)(header_lines)
 
 def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     """Return the path, the query and the headers by lower-case name."""
+    if len(head) > MAX_COMMON_BYTES:
+        return _parsed_head(head)
     if (at := head.rfind(_TRACE)) < 0:
         return _shared_head(head)
     # It differs from call to call, and follows the headers that the calls of a session share.
@@ -539,11 +552,13 @@ def _request_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     return path, query, {**headers, **_headers(head[at:])}
 
 
-@lru_cache(maxsize=1 << 14)  # more than the sessions of a server at once
-def _shared_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
+def _parsed_head(head: bytes) -> tuple[str, bytes, Mapping[bytes, bytes]]:
     target, _, lines = head.partition(b"\r\n")
     path, _, query = target.partition(b"?")
     return unquote(path.decode("latin-1")), query, _headers(lines)
+
+
+_shared_head = lru_cache(maxsize=1 << 14)(_parsed_head)  # more than the sessions of a server at once
 
 
 def _headers(lines: bytes) -> dict[bytes, bytes]:

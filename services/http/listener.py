@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import socket
@@ -29,7 +30,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.records.run_types import AccessRules
 from rollyard.services.http.access import PEER, Peers
 from rollyard.services.http.callers import Caller, Callers
 from rollyard.services.http.channel import ACCEPTED, UPGRADE, ChannelApp, ServedChannel
@@ -54,6 +54,7 @@ _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
 CHECK_EVERY_S = 1.0
+WARN_EVERY_S = 1.0
 ACCEPTS_PER_ITERATION = 64
 """uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
@@ -109,11 +110,28 @@ class HotApp(ChannelApp, Protocol):
     async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
 
 
+class RareWarnings:
+    """Logs what any client can cause: one line a second, so that none can fill the disk."""
+
+    def __init__(self, lag: LoopLag) -> None:
+        self._lag = lag
+        self._not_before = -math.inf
+        self._left_out = 0
+
+    def log(self, text: str) -> None:
+        if (now := self._lag.now()) < self._not_before:
+            self._left_out += 1
+            return
+        log.warning("%s%s", text, f" ({self._left_out} more since the last line)" if self._left_out else "")
+        self._not_before, self._left_out = now + WARN_EVERY_S, 0
+
+
 class Acceptor:
     """Accepts the connections of a server, over TLS if it has a certificate."""
 
-    def __init__(self, server: str, certificate: ServerCertificate | None = None) -> None:
+    def __init__(self, server: str, warnings: RareWarnings, certificate: ServerCertificate | None = None) -> None:
         self._server = server
+        self._warnings = warnings
         self._certificate = certificate
         self._sock: socket.socket | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -197,7 +215,7 @@ class Acceptor:
         self._accepting.discard(accepting)
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
             reason = str(error) or type(error).__name__
-            log.warning("%s lost a connection while accepting it: %s", self._server, reason)
+            self._warnings.log(f"{self._server} lost a connection while accepting it: {reason}")
 
 
 class _PlainRefusal(asyncio.Protocol):
@@ -227,16 +245,18 @@ class Listener:
         certificate: ServerCertificate | None = None,
         callers: Callers | None = None,
     ) -> None:
+        """`callers`: what each client may use at once; None: no limit."""
         self.server = server
         self.app = app
         self.bounds = bounds
         self.lag = lag
         self.budget = CallbackBudget()
-        self.callers = callers or Callers(AccessRules())
+        self.callers = callers
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
         """Total size of the bodies of requests in flight."""
-        self._acceptor = Acceptor(server, certificate)
+        self.warnings = RareWarnings(lag)
+        self._acceptor = Acceptor(server, self.warnings, certificate)
         self._checking: asyncio.TimerHandle | None = None
 
     @property
@@ -260,24 +280,6 @@ class Listener:
         for connection in list(self.connections):
             connection.check_deadlines(now)
         self._checking = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
-
-
-class PeerProtocol(HttpToolsProtocol):
-    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
-
-    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._peers = peers
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
-
-    def on_headers_complete(self) -> None:
-        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
-        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
-            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
-        super().on_headers_complete()
 
 
 class Exchange:
@@ -310,9 +312,12 @@ class Exchange:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    def __init__(self, listener: Listener, **options: Any) -> None:
+    """A connection with limits, whose requests know the user at its other end."""
+
+    def __init__(self, listener: Listener, *, peers: Peers, **options: Any) -> None:
         super().__init__(**options)
         self._listener = listener
+        self._peers = peers
         self._head_since: float | None = listener.lag.now()
         self._body_since: float | None = None
         self._refused_since: float | None = None
@@ -333,10 +338,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._listener.connections.add(self)
-        if PEER in self.app_state:
+        uid = self._peers.owner(transport)
+        self.app_state = {**self.app_state, PEER: uid}
+        if (callers := self._listener.callers) is not None:
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) else "with an unknown address"
-            self._client = self._listener.callers.get(self.app_state[PEER], address)
+            self._client = callers.get(uid, address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -361,8 +368,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`. Of the offers to switch protocols (RFC 9110, 7.8), only that of a channel is accepted: some
-        clients always offer h2c.
+        """Parse `data`. Of the offers to switch protocols (RFC 9110, 7.8), only that of a channel is accepted, and of
+        a WebSocket where uvicorn has been given a library for it: some clients always offer h2c.
         """
         while True:
             try:
@@ -372,7 +379,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self._upgrading:  # CONNECT, which gets no response
                     return
                 self._upgrading = False
-                if (b"upgrade", UPGRADE) in self.headers and self._open_channel(data[offered.args[0] :]):
+                if self._unparsed_bytes <= self._listener.bounds.limits.header_bytes and self._switch(
+                    data[offered.args[0] :]
+                ):
                     return
                 headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
                 lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
@@ -380,10 +389,24 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = b"\r\n".join(lines) + HEAD_END + data[offered.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
 
+    def _switch(self, rest: bytes) -> bool:
+        """Hand the connection, and `rest` that followed, to the protocol that the client offers; return False if it
+        has to stay as it is.
+        """
+        if self.pipeline or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        if (b"upgrade", UPGRADE) in self.headers:
+            return self._open_channel(rest)
+        if not self._should_upgrade():
+            return False
+        self._listener.connections.discard(self)
+        self.scope["method"] = self.parser.get_method().decode()
+        self.handle_websocket_upgrade()
+        return True
+
     def _open_channel(self, rest: bytes) -> bool:
-        """Hand the connection to a channel, which reads `rest` first; return False if it has to stay as it is."""
         listener = self._listener
-        if listener.app is None or self.pipeline or not (self.cycle is None or self.cycle.response_complete):
+        if listener.app is None:
             return False
         self.scope["method"], self.scope["path"] = "GET", "/health"
         if not listener.app.admits(self.scope, dict(self.headers)):  # type: ignore[arg-type]
@@ -428,6 +451,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Check the complete headers. `_unparsed_bytes` also includes the part of the body that arrived with them."""
         self._upgrading = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._upgrading:
+            self._use_target_host()
             return
         limits = self._listener.bounds.limits
         if self._unparsed_bytes > limits.header_bytes:
@@ -457,9 +481,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._exchange is not None:
             self.cycle = self._exchange  # type: ignore[assignment]
         else:
+            self._use_target_host()
             super().on_headers_complete()
         if request_id is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
+
+    def _use_target_host(self) -> None:
+        """Let the host of an absolute target replace the Host header (RFC 9112, 3.2.2)."""
+        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
+            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""
@@ -470,6 +500,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
+        if self._exchange is None and self.cycle is not None and self.cycle.response_complete:
+            return  # nobody reads it: the request has been refused or answered
         self._body_bytes += len(body)
         listener = self._listener
         listener.held_bytes += len(body)
@@ -621,7 +653,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._exchange.pieces.clear()
         self._release_body()
         self._head_since = self._body_since = None
-        log.warning("%s refused a request: %s", self._listener.server, failure.problem.detail)
+        self._listener.warnings.log(f"{self._listener.server} refused a request: {failure.problem.detail}")
         responding = self.cycle is not None and not self.cycle.response_complete
         if responding and self.cycle.response_started:
             self.transport.abort()
@@ -675,7 +707,7 @@ async def listening(
     Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
     Raises RunError if the app cannot start.
     """
-    peers = Peers()
+    peers, lag = Peers(), LoopLag()
     peers.open()
     config = uvicorn.Config(
         app,
@@ -686,21 +718,23 @@ async def listening(
         server_header=False,
         **settings,
     )
-    listener = SignalFreeServer(config)
-    acceptor = Acceptor("the server", certificate)
-    serving = asyncio.create_task(listener.serve(sockets=[]))  # no sockets: `acceptor` accepts
+    server = SignalFreeServer(config)
+    listener = Listener("the server", ListenerLimits(), lag, certificate=certificate)
+    serving = asyncio.create_task(server.serve(sockets=[]))  # no sockets: `listener` accepts
     try:
-        while not listener.started:
+        while not server.started:
             if serving.done():
                 serving.result()
                 raise RunError("the server stopped while it was starting; the log above says why")
             await asyncio.sleep(0.02)
-        state = {"server_state": listener.server_state, "app_state": listener.lifespan.state}
-        acceptor.start(sock, partial(PeerProtocol, config=config, peers=peers, **state))
+        lag.start()
+        state = {"server_state": server.server_state, "app_state": server.lifespan.state}
+        listener.start(sock, partial(BoundedProtocol, listener, config=config, peers=peers, **state))
         yield serving
     finally:
-        acceptor.stop()
+        listener.stop()
+        lag.stop()
         sock.close()
-        listener.should_exit = True
+        server.should_exit = True
         await serving
         peers.close()

@@ -51,6 +51,8 @@ class RawRequest:
     body: bytes
     query: bytes = b""
     """The query string, without the question mark."""
+    is_act: bool = True
+    """Whether the request to an audited route belongs in the log. Its handler says if it has changed nothing."""
 
     def header(self, name: bytes) -> str | None:
         """Return the value of the header with this lower-case name, or None if it is absent."""

@@ -39,16 +39,27 @@ class Trust:
             self._context = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection. Raises OSError, with a sentence, if a file cannot be used."""
+        """Return the context for a new connection, with the former authorities while a file that has changed cannot be
+        used: it may be half written. Raises OSError, with a sentence, if there are none yet.
+        """
         state = _state(self._ca_files)
         if self._context is None or state != self._state:
-            # Loading the system's authorities takes 20 ms, and most clients never need them.
-            context = ssl.create_default_context()
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            for ca_file in self._ca_files:
-                _load_ca(context, ca_file)
-            self._context, self._state = context, state
+            try:
+                self._context = self._load()
+            except OSError as error:
+                if self._context is None:
+                    raise
+                log.error("the former authorities stay: %s", error.strerror)
+            self._state = state
         return self._context
+
+    def _load(self) -> ssl.SSLContext:
+        # Loading the system's authorities takes 20 ms, and most clients never need them.
+        context = ssl.create_default_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        for ca_file in self._ca_files:
+            _load_ca(context, ca_file)
+        return context
 
 
 class ServerCertificate:

@@ -60,7 +60,9 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
         async with sessions.open():
             yield
 
-    app = FastAPI(title=environment.name, version=VERSION, redoc_url=None, lifespan=lifespan, responses=ERRORS)
+    app = FastAPI(
+        title=environment.name, version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan, responses=ERRORS
+    )
     app.state.sessions = sessions
     handle_errors(app, invalid_status=422)
 

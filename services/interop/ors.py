@@ -52,7 +52,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
             finally:
                 await calls.close()
 
-    app = FastAPI(title=environment.name, redoc_url=None, lifespan=lifespan, responses=ERRORS)
+    app = FastAPI(title=environment.name, docs_url=None, redoc_url=None, lifespan=lifespan, responses=ERRORS)
     app.state.sessions = sessions
     handle_errors(app, invalid_status=400)
 

@@ -110,7 +110,7 @@ class ForeignLauncher:
             f"{spec.family}/{spec.implementation} of NeMo Gym in {python}",
         )
         phase = f"waiting for {url_of(spec)}"  # shown while the program starts, which may take a minute
-        self._registry.register(
+        self._registry.register_for(
             Registration(name=spec.name, instance=launch.instance, url=url_of(spec), pid=_pid_of(process), phase=phase)
         )
         watch = asyncio.create_task(self._watch(spec, launch.instance, process))
@@ -159,7 +159,7 @@ class ForeignLauncher:
                             registration = Registration(
                                 name=spec.name, instance=instance, ready=True, code=code, **where
                             )
-                            self._registry.register(registration)
+                            self._registry.register_for(registration)
                             registered = True
                         self._registry.record_heartbeat(
                             Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)

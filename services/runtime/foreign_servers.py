@@ -127,7 +127,7 @@ class ExternalServers:
         server.instance = f"{server.spec.name}#{server.starts}"
         server.is_down = False
         self._registry.expect(server.instance)
-        self._registry.register(
+        self._registry.register_for(
             Registration(name=server.spec.name, instance=server.instance, url=server.url, pid=0, ready=True)
         )
 

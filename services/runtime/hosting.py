@@ -22,7 +22,6 @@ from rollyard.services.http.listener import (
     BoundedProtocol,
     Listener,
     ListenerLimits,
-    PeerProtocol,
     SignalFreeServer,
     bind,
 )
@@ -36,10 +35,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
 PHASE_S = 0.5
-
-
-class _Connection(BoundedProtocol, PeerProtocol):
-    """A connection with request limits and peer-user checks."""
 
 
 def bind_for(name: str, settings: ServerSettings) -> socket.socket:
@@ -125,8 +120,10 @@ class HostedServer:
             await asyncio.sleep(0.002)
         self._lag.start()
         config, state = self._listener.config, self._listener.server_state
-        options = {"peers": self._peers, "config": config, "server_state": state, "app_state": {}}
-        self._connections.start(self._socket, partial(_Connection, self._connections, **options))
+        connection = partial(
+            BoundedProtocol, self._connections, peers=self._peers, config=config, server_state=state, app_state={}
+        )
+        self._connections.start(self._socket, connection)
 
     async def start(self) -> None:
         await self.server.start()

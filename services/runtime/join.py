@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
 from rollyard.records.run_types import (
     MIN_TOKEN,
-    PLAY_PREFIX,
     AccessRules,
     Directory,
     Keys,
     Launch,
     TlsFiles,
+    check_token,
     derived,
 )
 from rollyard.records.types import Json
@@ -144,15 +144,14 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
 
 
 def shared_keys(token: str | None, access: AccessRules | None = None, tls: TlsFiles | None = None) -> Keys:
-    """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it is too short."""
+    """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it cannot be one."""
     if not token or len(token) < MIN_TOKEN:
         found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(
             f"the parts of a distributed run need a shared token of at least {MIN_TOKEN} characters, but {found}: "
             "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
-    if token.startswith(PLAY_PREFIX):
-        raise OperatorError("ROLLYARD_TOKEN is a play token, which joins no servers to a run: set the run token")
+    check_token(token)
     run_id, secret = derived(token, "run id")[:8], derived(token, "session secret")
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules(), tls=tls)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rollyard.records.audit import AuditLog, Origin
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys, TlsFiles
+from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys, TlsFiles, check_token
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.replicas import usable_cores, with_replicas
@@ -43,6 +43,9 @@ PrintLine = Callable[[str], None]
 
 
 def new_keys(token: str | None = None, access: AccessRules | None = None, tls: TlsFiles | None = None) -> Keys:
+    """Raises OperatorError if this cannot be a run's token."""
+    if token is not None:
+        check_token(token)
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules(), tls=tls)
 
@@ -98,7 +101,7 @@ class Stack:
             self.config.servers,
             config.identity(),
             elsewhere=self._elsewhere,
-            on_remove=lambda instance: self._record("deregister", instance=instance),
+            on_change=self._record,
             clock=lag.now,
         )
         self._private = private

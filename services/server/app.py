@@ -32,12 +32,12 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from rollyard.records.audit import AuditLog, Origin
+from rollyard.records.audit import AuditLog
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.nemo_gym import name_of
 from rollyard.records.run_types import Keys, play_token
 from rollyard.records.types import PROBLEMS, Json
-from rollyard.services.http.access import Access, KnownHosts, is_loopback, peer_of
+from rollyard.services.http.access import Access, KnownHosts, is_loopback, origin_of
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
     Handler,
@@ -183,8 +183,8 @@ class Server:
         self.__rest = _Route(REST, handler, cancellable, self.__metrics.route(REST))
 
     def audit(self, *paths: str) -> None:
-        """Write a line to the run's audit log for each request to these hot routes, because it changes the run. They
-        are then served over ASGI, which knows the caller.
+        """Write a line to the run's audit log for each request to these hot routes, because it changes the run, unless
+        the handler sets its `is_act` to False. They are then served over ASGI, which knows the caller.
         """
         for path in paths:
             self.__routes[path].audited = True
@@ -403,13 +403,9 @@ class Server:
         finally:
             if watcher is not None:
                 watcher.cancel()
-            if route.audited and status not in (401, 403):
-                self.__audit.write(f"POST {route.path}", self.__origin(scope), _act_detail(call), status)
-
-    def __origin(self, scope: Scope) -> Origin:
-        host, port = scope.get("client") or ("", 0)
-        plane = "control" if self.__token else ""
-        return Origin(address=f"{host}:{port}" if host else "", uid=peer_of(scope)[1], plane=plane)
+            if route.audited and call.is_act and status not in (401, 403):
+                origin = origin_of(scope, has_token=bool(self.__token))
+                self.__audit.write(f"POST {route.path}", origin, _act_detail(call), status)
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)
@@ -442,7 +438,8 @@ class Server:
             self.__metrics.route(path).observe(status, time.perf_counter() - started)
 
     def __make_app(self) -> FastAPI:
-        app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None, responses=PROBLEMS)
+        # FastAPI's pages would run scripts of other hosts with the rights of the server's own page.
+        app = FastAPI(title=self.name, docs_url=None, redoc_url=None, responses=PROBLEMS)
         self.__errors.handle_exceptions(app, lambda: self.__routes)
         document(app, self.__documented.values)
 

@@ -28,7 +28,7 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.http.access import Peers
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.connection_pool import HttpLimits, InvalidResponse, ResponseReader
-from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits, PeerProtocol
+from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse, Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport, LocalTransport
@@ -226,10 +226,6 @@ def run_answer(data: bytes) -> None:
         assert b"\n" not in line and is_reward(orjson.loads(line)["reward"])
 
 
-class _Connection(BoundedProtocol, PeerProtocol):
-    """As `HostedServer` makes it."""
-
-
 class _Wire(asyncio.Transport):
     """What a server writes to a connection."""
 
@@ -280,7 +276,7 @@ async def _exchange(received: list[bytes]) -> bytes:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     listener, options = _listener()
     wire = _Wire()
-    connection = _Connection(listener, **options)
+    connection = BoundedProtocol(listener, **options)
     connection.connection_made(wire)
     for piece in received:
         if not wire.closing:

@@ -31,6 +31,7 @@ from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.series import files_as_series
 from rollyard.cli.viewer import FoundRun, Replays
+from rollyard.records.audit import Origin
 from rollyard.records.data_files import INSTALLED
 from rollyard.records.errors import RunError
 from rollyard.records.types import Json
@@ -43,7 +44,17 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import EPISODE_HEADER, SECRET_HEADER
 from rollyard.services.http.listener import bind
-from rollyard.services.http.request import ASGIApp, HttpResponse, RawRequest, RawResponse, raise_for_status
+from rollyard.services.http.request import (
+    ASGIApp,
+    HttpResponse,
+    RawRequest,
+    RawResponse,
+    Receive,
+    Scope,
+    Send,
+    raise_for_status,
+)
+from rollyard.services.http.transport import _call
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, tools_of
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
@@ -302,7 +313,7 @@ async def _viewer(folder: Path) -> AsyncIterator[Opened]:
     async with http_transport() as transport:
         run = FoundRun(transport, no_run)
         series = files_as_series(files, [0, 1])
-        viewer = Viewer(index, series, Replays([INSTALLED]), None, run, ViewerSettings("me"))
+        viewer = Viewer(index, series, Replays([INSTALLED]), None, run, ViewerSettings("me"), lambda _: Origin())
         async with viewer:
             index.read_through()
             yield Opened(viewer.app)
@@ -357,45 +368,15 @@ async def ask(
     app: ASGIApp, method: str, path: str, headers: Headers = (), body: bytes = b"", query: bytes = b""
 ) -> httpx.Response:
     """Send one request over ASGI, as it stands: no client corrects it. Raises what the app raises."""
-    start: Json = {}
-    pieces: list[bytes] = []
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-    answered = asyncio.Event()
 
-    async def receive() -> Any:
-        if messages:
-            return messages.pop()
-        await answered.wait()
-        return {"type": "http.disconnect"}
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "path": path, "query_string": query, "client": ("127.0.0.1", 1)}, receive, send)
 
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            start.update(message)
-        else:
-            pieces.append(message.get("body", b""))
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode("utf-8", "replace"),
-        "root_path": "",
-        "scheme": "http",
-        "query_string": query,
-        "headers": [(b"host", b"127.0.0.1"), *headers],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-        "state": {},
-    }
-    try:
-        async with asyncio.timeout(deadline_s()):
-            await app(scope, receive, send)
-    finally:
-        answered.set()
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    async with asyncio.timeout(deadline_s()):
+        found = await _call(called, method, "/", body, {"host": "127.0.0.1", **given})
     request = httpx.Request(method, httpx.URL("http://127.0.0.1", raw_path=b"/"))
-    answer = httpx.Response(start["status"], headers=start["headers"], content=b"".join(pieces), request=request)
+    answer = httpx.Response(found.status, headers=found.headers, content=found.body, request=request)
     answer.elapsed = timedelta(0)
     return answer
 

@@ -21,6 +21,13 @@ from tests.support.weight_engine import WeightEngine, trainer_server
 
 TOKEN = "the-run-token-of-this-test"
 CONTROL = {"authorization": f"Bearer {TOKEN}"}
+STATUS: Json = {
+    **dict.fromkeys(("expected", "measured", "failed", "failed_attempts", "in_flight", "updated", "pid"), 0),
+    **dict.fromkeys(("successes", "mean_reward", "reward_stderr", "eta_s")),
+    "failures": {},
+    "rollouts_per_s": 0.0,
+}
+"""Of a collection that has just begun."""
 
 
 async def answered(call: RawRequest) -> bytes:
@@ -51,6 +58,22 @@ async def test_a_run_records_its_start_its_servers_and_its_end_but_no_playing(tm
     assert acts[0] == ("ng_run", "start") and acts[-1] == ("ng_run", "stop")
     assert set(acts[1:-1]) == {("head", "POST /register")}
     assert AGENT in {line["detail"].get("name") for line in lines(logs)}
+
+
+async def test_of_the_reports_to_the_head_those_that_only_count_on_are_not_recorded(tmp_path: Path) -> None:
+    async with colocated(load_config(), tmp_path, token=TOKEN) as stack, http_transport() as transport:
+        before = len(lines(stack.folder.logs))
+        for state in ("running", "running", "running", "complete"):
+            report = {"output": "/x.jsonl", "status": {**STATUS, "state": state}, "failures": []}
+            assert (await send(transport, f"{stack.head_url}/collection", report, headers=CONTROL)).status == 200
+        (agent,) = [one for one in stack.registry.instances() if one.server_name == AGENT]
+        loading = Registration(name=AGENT, instance=agent.process_name, url=agent.url or "", pid=1, phase="loading 7/9")
+        headers = {**CONTROL, SECRET_HEADER: stack.keys.secret}
+        assert (
+            await send(transport, f"{stack.head_url}/register", loading.model_dump(), headers=headers)
+        ).status == 200
+        acts = [line["act"] for line in lines(stack.folder.logs)[before:]]
+    assert acts == ["POST /collection"] * 2
 
 
 @pytest.mark.parametrize("plane", ["", "control"])

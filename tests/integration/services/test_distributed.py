@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,16 +187,20 @@ def test_an_external_instance_that_was_replaced_at_once_is_removed_after_a_minut
 def test_an_external_instance_that_is_busy_or_starting_stays_while_the_others_report(
     ready: bool, silent_s: float, status: str
 ) -> None:
-    now, removed = [0.0], list[str]()
+    now, changes = [0.0], list[str]()
     servers = load_config().servers
-    registry = ServerRegistry("r", servers, {}, elsewhere=[AGENT], on_remove=removed.append, clock=lambda: now[0])
+
+    def on_change(act: str, **detail: Any) -> None:
+        changes.append(act)
+
+    registry = ServerRegistry("r", servers, {}, elsewhere=[AGENT], on_change=on_change, clock=lambda: now[0])
     for instance, is_ready in (("first", True), ("second", ready)):
         registration = Registration(name=AGENT, instance=instance, url=f"http://{instance}:1", pid=1, ready=is_ready)
         registry.register(registration)
     now[0] = silent_s
     registry.record_heartbeat(Heartbeat(instance="first", requests=0, in_flight=0, sessions=0))
     registry.register(registration.model_copy(update={"instance": "first", "url": "http://first:1"}))
-    assert registry.directory().has(AGENT, "http://second:1") is ready and not removed
+    assert registry.directory().has(AGENT, "http://second:1") is ready and not changes
     assert [one.status for one in registry.instances() if one.process_name == "second"] == [status]
 
 

@@ -104,5 +104,14 @@ async def test_the_document_has_a_body_for_every_post_and_a_method_that_is_not_i
             assert {method.upper() for method in item} & {*answer.headers["allow"].split(", ")}, path
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_only_the_viewer_has_a_page_for_browsers(name: str, tmp_path: Path) -> None:
+    async with EVERY_SERVER[name](tmp_path) as opened:
+        own = [(key.encode(), value.encode()) for key, value in opened.headers.items()]
+        answers = [await ask(opened.app, "GET", path, own) for path in ("/", "/docs", "/redoc", "/openapi.json")]
+        pages = [answer for answer in answers if "html" in answer.headers["content-type"]]
+        assert bool(pages) is (name == "viewer")
+
+
 def test_every_environment_is_among_the_servers() -> None:
     assert list(ENVIRONMENTS) == sorted(path.parent.name for path in (INSTALLED / "resources_servers").glob("*/app.py"))

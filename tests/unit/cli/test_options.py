@@ -11,10 +11,11 @@ from pydantic import Field
 from rollyard.cli import eval as eval_arguments
 from rollyard.cli import train as train_arguments
 from rollyard.cli.eval import EvalOptions
-from rollyard.cli.options import Options, option_name, read_options, run_command
+from rollyard.cli.options import Options, listening_token, option_name, read_options, run_command
 from rollyard.cli.train import TrainOptions
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.script import ScriptParser
+from rollyard.services.runtime.stack import new_keys
 from tests.support.commands import options_of
 
 
@@ -292,3 +293,22 @@ def test_a_script_reads_null_and_other_overrides() -> None:
     parse = script_parser(words=True).parse_args
     assert parse(["--learning-rate", "null"]).learning_rate == 0.5
     assert parse(["a.b=3", "+c=4"]).words == ["a.b=3", "+c=4"]
+
+
+TOKENS = {
+    "": "is empty",
+    f"play-{'0' * 64}": "is a play token",
+    "tök€n-of-a-stack": "cannot send",
+    "token-of-a-stack\n": "cannot send",
+    "token\x1b[2J-of-a-stack": "cannot send",
+    "token\0of-a-stack": "cannot send",
+}
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_that_would_let_in_everybody_or_nobody_is_refused(token: str, host: str) -> None:
+    for make in (lambda: listening_token(host, token, "it", "drop --host"), lambda: new_keys(token)):
+        with pytest.raises(OperatorError, match=TOKENS[token]) as raised:
+            make()
+        assert not token or token not in str(raised.value)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
@@ -117,6 +118,11 @@ def test_the_extras_for_users_are_those_that_the_readme_lists(audit: ModuleType)
     rows = re.findall(r"^\| (`.+`) \| .+ \|$", (ROOT / "README.md").read_text().partition("| extra |")[2], re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
     assert listed == {*audit.extras_for_users(), *audit.IN_OTHER_LOCKS}
+
+
+def test_every_extra_that_is_in_no_other_lock_is_in_the_main_one(audit: ModuleType) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert audit.subset.main(sorted(extras.keys() - audit.IN_OTHER_LOCKS))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import resource
 import stat
 from pathlib import Path
 
@@ -61,9 +62,35 @@ def test_the_lines_of_several_processes_are_complete(tmp_path: Path) -> None:
     assert sorted(found) == [(f"server-{writer}", number) for writer in range(3) for number in range(200)]
 
 
-def test_a_line_break_in_a_value_does_not_begin_a_line(tmp_path: Path) -> None:
-    AuditLog(tmp_path / "audit.jsonl", "r1", "head").write("POST /pause", Origin(), {"mode": "keep\n{}"})
-    assert len(lines(tmp_path / "audit.jsonl")) == 1
+def test_no_value_can_begin_a_line_or_command_a_terminal(tmp_path: Path) -> None:
+    mode = "keep\n{}\r\x1b[2J\x9b2J\u2028\u202e"
+    AuditLog(tmp_path / "audit.jsonl", "r1", "head").write("POST /pause", Origin(), {"mode": mode})
+    (line,) = lines(tmp_path / "audit.jsonl")
+    assert line["detail"] == {"mode": mode}
+    assert (tmp_path / "audit.jsonl").read_bytes().rstrip(b"\n").decode().isascii()
+    assert (tmp_path / "audit.jsonl").read_text().rstrip("\n").isprintable()
+
+
+def test_a_line_that_is_cut_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"time": "2026-')
+    write(path, 1)
+    assert orjson.loads(path.read_bytes().splitlines()[1])["act"] == "POST /register"
+
+
+def test_a_line_for_which_the_disk_has_no_room_leaves_no_part_of_it_and_is_in_the_log_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    write(path, 1)
+    size = path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+    try:
+        write(path, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.stat().st_size == size and '"act":"POST /register"' in caplog.text
 
 
 @pytest.mark.parametrize("path", [None, Path("missing/audit.jsonl")])

@@ -11,12 +11,14 @@ import pytest
 from rollyard.analysis.viewer.field_routes import field_router
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.note_routes import note_router
+from rollyard.records.audit import AuditLine, Origin
 from tests.support.rollout_files import row, write, write_failures
 from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
 from tests.unit.records.note_rows import answered, record, rows, write_notes
 
 ROWS = rows()
 NOTES = "/api/runs/0/notes"
+THEM = Origin(address="192.0.2.1:5", uid=7, plane="control")
 
 
 @pytest.fixture
@@ -42,7 +44,9 @@ def client(index: FileIndex) -> httpx.AsyncClient:
 
 def client_of(file_index: FileIndex, *, read_only: bool = False) -> httpx.AsyncClient:
     find = file_index.find
-    return viewer_client(file_index, field_router(find), note_router(find, author="me", read_only=read_only))
+    return viewer_client(
+        file_index, field_router(find), note_router(find, lambda _: THEM, author="me", read_only=read_only)
+    )
 
 
 async def post(client: httpx.AsyncClient, status: int = 200, task: int = 0, repeat: int = 0, **fields: Any) -> Any:
@@ -74,6 +78,19 @@ async def test_what_one_viewer_writes_another_one_shows(path: Path, client: http
     assert [(one["author"], one["verdict"], one["reason"]) for one in first["verdicts"]] == [("me", "wrong", "guessed")]
     assert second == written["rollout"]
     assert after["labels"] == [{"label": "loop", "rollouts": 1}]
+
+
+async def test_each_note_has_a_line_in_the_audit_log_with_who_was_connected_whatever_author_it_names(
+    path: Path, notes: Path, client: httpx.AsyncClient
+) -> None:
+    written = await post(client, kind="label", label="loop", author="ann")
+    removed = await post(client, kind="removal", removes=written["id"])
+    await post(client, status=422, kind="label")
+    log = path.with_name("x_audit.jsonl").read_text()
+    lines = [AuditLine.model_validate_json(line) for line in log.splitlines()]
+    assert [(line.detail["kind"], line.detail["author"]) for line in lines] == [("label", "ann"), ("removal", "me")]
+    assert [line.detail["id"] for line in lines] == [written["id"], removed["id"]]
+    assert all(line.origin == THEM for line in lines)
 
 
 async def test_a_removal_reaches_other_viewers(client: httpx.AsyncClient) -> None:

@@ -114,7 +114,7 @@ async def test_nemo_gyms_client_reads_each_servers_address_and_settings_in_the_c
     assert (relay["agent_server"]["name"], relay["host"], relay["port"]) == ("agent", "127.0.0.1", 7002)
 
 
-PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics", "/docs"]
+PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics"]
 
 
 async def test_no_endpoint_serves_a_secret(head: HeadHarness) -> None:

@@ -68,7 +68,8 @@ class LimitedServer:
         return b"%d" % len(call.body)
 
     def caller(self, address: str) -> Caller:
-        found = self.hosted._connections.callers.get(None, address)
+        callers = self.hosted._connections.callers
+        found = None if callers is None else callers.get(None, address)
         assert found is not None
         return found
 

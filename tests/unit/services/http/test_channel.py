@@ -19,6 +19,7 @@ from rollyard.services.http.channel import (
     MAX_RESPONSE_BYTES,
     REQUEST,
     RESPONSE,
+    UPGRADE,
     Channel,
     FrameReader,
     ServedChannel,
@@ -46,6 +47,7 @@ from tests.support.fixtures import (
 from tests.support.waiting import until
 
 WAIT_S = 120.0
+MEGA = 1 << 20
 
 
 class Handlers:
@@ -92,6 +94,9 @@ class Handlers:
     async def huge(self, call: RawRequest) -> bytes:
         return bytes(MAX_RESPONSE_BYTES)
 
+    async def mega(self, call: RawRequest) -> bytes:
+        return bytes(MEGA)
+
     async def stream(self, call: RawRequest) -> RawResponse:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"a"
@@ -108,6 +113,7 @@ async def served(
         "/echo": handlers.echo,
         "/torn": handlers.torn,
         "/huge": handlers.huge,
+        "/mega": handlers.mega,
         "/later": handlers.stream_later,
         "/a b": handlers.path,
         "/cookie": handlers.cookie,
@@ -353,6 +359,25 @@ async def test_a_process_does_other_work_between_the_calls_that_fail_as_a_connec
     assert max(now - before for side in zip(*ended, strict=True) for before, now in pairwise(side)) <= PER_ITERATION
 
 
+async def test_a_server_reads_no_more_requests_of_a_client_that_does_not_read_its_responses() -> None:
+    upgrade = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE
+    requests = [FRAME.pack(7, at, REQUEST, 0, 7) + b"/mega\r\n" for at in range(40)]
+    async with served(Handlers()) as hosted:
+        port = int(hosted.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(upgrade + b"".join(requests[1:]))
+        connections = hosted._listener.server_state.connections
+        await until(lambda: any(isinstance(one, ServedChannel) for one in connections))
+        (channel,) = (one for one in connections if isinstance(one, ServedChannel))
+        await until(lambda: not channel._transport.is_reading())
+        writer.write(requests[0])
+        received = 0
+        while received < len(requests) * MEGA:
+            received += len(await reader.read(1 << 20))
+        assert channel._transport.is_reading()
+        writer.close()
+
+
 async def test_a_stopping_server_answers_what_is_in_flight() -> None:
     handlers = Handlers()
     async with served(handlers) as hosted, http_transport() as transport:
@@ -416,6 +441,15 @@ async def test_the_calls_of_a_session_share_a_parsed_head_though_each_has_its_ow
             response = await channel.send("/traced", SentHeaders(own), b"{}", WAIT_S)
             assert response is not None and response.body.decode() == f"session {trace} a=1 last"
         assert _shared_head.cache_info().hits == hits + 2
+
+
+async def test_a_client_cannot_make_a_server_keep_long_heads() -> None:
+    async with served(Handlers()) as hosted, http_transport() as transport:
+        channel = await opened(transport, client_of({"env": [hosted.url]}, transport))
+        kept = _shared_head.cache_info().currsize
+        response = await channel.send("/echo", SentHeaders({"x-long": "x" * MAX_COMMON_BYTES}), b"y", WAIT_S)
+        assert response is not None and response.body == b"y"
+        assert _shared_head.cache_info().currsize == kept
 
 
 async def test_calls_that_are_cancelled_before_the_server_begins_them_end() -> None:

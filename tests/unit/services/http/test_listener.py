@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rollyard.records.errors import FailureKind
+from rollyard.records.run_types import Keys
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.connection_pool import HttpLimits
 from rollyard.services.http.listener import ListenerLimits, bind
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.listener import listening as listening_of_other_apps
+from rollyard.services.http.request import RawRequest, Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
@@ -22,15 +24,16 @@ from tests.unit.services.http.raw_peers import exchange
 SMALL = ListenerLimits(HttpLimits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
 STRICT_TIMES = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
 REQUEST_START = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+UPGRADE_START = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: rollyard-channel\r\n"
 FILL = b"x" * 100_000
 
 
 @contextlib.asynccontextmanager
-async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
+async def length_server(bounds: ListenerLimits, keys: Keys = KEYS) -> AsyncIterator[HostedServer]:
     async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = HostedServer(make_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(make_server(keys=keys, routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -56,6 +59,7 @@ def port_of(hosted: HostedServer) -> int:
         (REQUEST_START + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
         (REQUEST_START + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
         (b"nonsense\r\n\r\n", b"400"),
+        (UPGRADE_START + b"x: " + FILL[:20_000] + b"\r\n\r\n", b"431"),
     ],
 )
 async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_connection_closed(
@@ -64,6 +68,28 @@ async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_co
     async with length_server(SMALL) as hosted:
         response = await exchange(port_of(hosted), request_)
         assert response.split()[1] == status and b'"detail":"' in response
+
+
+async def test_the_limits_hold_for_the_viewer_and_for_environments_that_are_served_to_others() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the request should not have arrived")
+
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        async with listening_of_other_apps(app, sock, lifespan="off", timeout_graceful_shutdown=1):
+            response = await exchange(port, REQUEST_START + (b"x: " + FILL[:1000] + b"\r\n") * 1000)
+        assert response.split()[1] == b"431" and b'"detail":"' in response
+
+
+async def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with length_server(SMALL) as hosted:
+        hosted._connections.lag.now = lambda: 7.0  # type: ignore[method-assign]
+        for _ in range(20):
+            await exchange(port_of(hosted), b"nonsense\r\n\r\n")
+        hosted._connections.lag.now = lambda: 9.0  # type: ignore[method-assign]
+        await exchange(port_of(hosted), b"nonsense\r\n\r\n")
+    first, second = (message for message in caplog.messages if "refused a request" in message)
+    assert "more since" not in first and "19 more since" in second
 
 
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
@@ -98,6 +124,27 @@ async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
         held[1].close()
         await until(lambda: hosted._connections.held_bytes == 0)
         assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).body == b"250000"
+
+
+async def test_the_body_of_a_request_that_is_already_refused_takes_nothing_from_others() -> None:
+    keys = KEYS.model_copy(update={"token": "token-of-the-run"})
+    async with length_server(SMALL, keys) as hosted, http_transport() as transport:
+        writers = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+            writer.write(REQUEST_START + b"content-length: 250000\r\n\r\n")
+            assert b" 401 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(FILL * 2)
+            await writer.drain()
+            writers.append(writer)
+        for _ in range(3):
+            answer = await send(
+                transport, hosted.url + "/echo", FILL * 2, headers={"authorization": f"Bearer {keys.token}"}
+            )
+            assert answer.status == 200, answer.body
+        assert not hosted._connections.held_bytes
+        for writer in writers:
+            writer.close()
 
 
 @pytest.fixture

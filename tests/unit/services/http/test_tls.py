@@ -251,6 +251,20 @@ async def test_a_client_takes_a_renewed_authority_from_its_file(tmp_path: Path) 
                 assert (await send(transport, hosted.url + "/health", b"", "GET")).status == 200
 
 
+@pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\nMIIB"])
+async def test_a_client_keeps_the_former_authority_while_its_file_is_half_written(
+    tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = issue(tmp_path)
+    path = Path(str(files.ca))
+    async with trusting(files) as transport, tls_server(files) as hosted:
+        transport.trust.context()
+        path.unlink() if content is None else path.write_text(content)
+        for _ in range(2):
+            assert (await send(transport, hosted.url + "/health", b"", "GET")).status == 200
+    assert [message for message in caplog.messages if "former authorities stay" in message and str(path) in message]
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [

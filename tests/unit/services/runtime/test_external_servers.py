@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ class Watched:
         self.config = load([tree], [], [folder, INSTALLED], {})
         self.server = Server({"/health": 200})
         self.messages: list[str] = []
-        self.registry = registry("r1", self.config.servers, {})
+        self.changes: list[tuple[str, str]] = []
+        self.registry = registry("r1", self.config.servers, {}, on_change=self._changed)
         self.external = ExternalServers(
             self.config.servers,
             self.registry,
@@ -32,6 +34,9 @@ class Watched:
             ready_timeout_s=5.0,
             interval_s=0.01,
         )
+
+    def _changed(self, act: str, **detail: Any) -> None:
+        self.changes.append((act, detail["instance"]))
 
     @property
     def status(self) -> str:
@@ -52,6 +57,19 @@ async def test_one_failed_probe_does_not_end_sessions(tmp_path: Path) -> None:
     await watched.external.stop()
     names = [instance.process_name for instance in watched.registry.instances()]
     assert watched.status == "success" and len(names) == 1
+
+
+async def test_a_server_that_cannot_register_itself_is_a_change_of_the_run_when_it_comes_and_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.external.start()
+    watched.server.statuses["/health"] = DOWN
+    await until(lambda: watched.status == "connection_error")
+    watched.server.statuses["/health"] = 200
+    await until(lambda: watched.status == "success")
+    await watched.external.stop()
+    assert watched.changes == [("register", "counter#1"), ("deregister", "counter#1"), ("register", "counter#2")]
 
 
 async def test_a_busy_server_keeps_its_instance(tmp_path: Path) -> None:
