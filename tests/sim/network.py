@@ -141,9 +141,9 @@ class SimNetwork:
         """Note a request that must not be sent."""
         now, what = self._loop.time(), f"{method} {path} of {client}"
         served = _SERVED.get(None)
-        if served is not None and served.gone.is_set() and now > served.gone_at + GRACE_S:
-            if method == "POST" and path != "/close":
-                self._loop.errors.append(f"{what} is for {served.client}, which has left at {served.gone_at:.3f}")
+        is_late = served is not None and served.gone.is_set() and now > served.gone_at + GRACE_S
+        if served is not None and is_late and method == "POST" and path != "/close":
+            self._loop.errors.append(f"{what} is for {served.client}, which has left at {served.gone_at:.3f}")
         if base not in self.apps and now > self._died_at.get(base, math.inf) + self.patience_s:
             self._loop.errors.append(f"{what} goes to {base}, which has died at {self._died_at[base]:.3f}")
         if base.startswith("http://engine"):

@@ -68,8 +68,8 @@ _ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 _TAKEN = re.compile(r"was (removed|moved|replaced)\b.* while it was")
 """What a command says whose file another program has taken from it."""
 _FAULTS = frozenset(
-    ("unreachable", "connection_lost", "session_lost", "wrong_run", "timeout")
-    + ("rate_limited", "upstream_error", "malformed_answer")
+    {"unreachable", "connection_lost", "session_lost", "wrong_run", "timeout"}
+    | {"rate_limited", "upstream_error", "malformed_answer"}
 )
 """Kinds of failures that hosts and engines cause."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
@@ -179,8 +179,8 @@ class Scenario:
             ),
             engine=rate(0.2),
             kills=0.0 if is_calm else every(2.0, 60.0),
-            freezes=0.0 if is_calm else every(10.0, 120.0),
-            cuts=0.0 if is_calm else every(10.0, 120.0),
+            freezes=0.0 if is_calm else rng.choice([0.0, rng.uniform(10.0, 120.0), 0.0]),
+            cuts=0.0 if is_calm else rng.choice([0.0, rng.uniform(10.0, 120.0), 0.0]),
             collector_kills=every(1.0, 30.0),
             collector_freezes=every(5.0, 60.0),
             power=rng.choice([0.0, every(5.0, 60.0)]),
@@ -698,7 +698,10 @@ class World:
 
     def _check_cause(self, row: Json) -> None:
         """A failed attempt is a fault of a host or an engine, and neither the model's nor one of our code."""
-        if self.scenario.is_calm or row["failure_kind"] not in _FAULTS:
+        scenario, kind = self.scenario, row["failure_kind"]
+        is_stable = not (scenario.kills or scenario.freezes or scenario.cuts or scenario.engines > 1)
+        is_lost = kind in ("session_lost", "wrong_run") and is_stable and not self.ledger.repeats
+        if scenario.is_calm or kind not in _FAULTS or is_lost:
             raise Broken(f"an attempt has failed without a cause: {row}")
 
     def _check_status(self, path: Path) -> None:
