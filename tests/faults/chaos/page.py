@@ -51,8 +51,8 @@ event loop with a virtual clock. The seed draws which process runs next, and the
 A seed fails on an unhandled exception, also one that a server reports, an endless wait, a reward that no environment
 gave for that row, a rollout that is lost, also in a power failure, or there twice, a row that differs from what the
 model said and the environment did and told it, a failed attempt where nothing fails, a server that works for a caller
-that has left, a status that counts too much, or a session, request, environment or file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and
-training are not simulated.
+that has left, a status that counts too much, or a session, request, environment or file that is left. Bytes on
+sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
 """
 
 PLANTED = """\
