@@ -127,7 +127,7 @@ class HostedServer:
 
     async def start(self) -> None:
         await self.server.start()
-        self.server.ready = True
+        self.server.ready, self.server.starting = True, False
         if (telemetry := self.server.context.telemetry) is not None:
             exporting = telemetry.export_metrics(self.server.name, self.server.metric_families)
             self._exporting = asyncio.create_task(exporting)
@@ -136,6 +136,7 @@ class HostedServer:
         self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
+        self.server.starting = True
         await self.listen()
         registration = Registration(
             name=self.server.name,

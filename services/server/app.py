@@ -115,6 +115,8 @@ class Server:
         self.context = context
         self.client = context.client
         self.ready = False
+        self.starting = False
+        """Whether `start` has yet to end. Clients that know the address from before a restart may already call."""
         self.requests = 0
         self.in_flight = 0
         self.__traced = context.telemetry and context.telemetry.handlers(context.name)
@@ -344,7 +346,8 @@ class Server:
     def __rejection(
         self, method: str, path: str, headers: Mapping[bytes, bytes], scope: Scope | None = None
     ) -> Failure | None:
-        """Return the reason to reject a request: it is for another run or server, or lacks the token of its plane.
+        """Return the reason to reject a request: it is for another run or server, comes before the server has started,
+        or lacks the token of its plane.
 
         A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
         """
@@ -355,6 +358,8 @@ class Server:
             return Failure(FailureKind.WRONG_RUN, detail)
         if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
             return Failure(FailureKind.WRONG_RUN, f"this is {self.name!r}, not {server.decode('latin-1')!r}")
+        if self.starting and method == "POST":
+            return Failure(FailureKind.WRONG_RUN, f"{self.name} is starting: ask the head where a ready instance is")
         if not self.__token or hmac.compare_digest(given := headers.get(b"authorization", b""), self.__token):
             return None
         if not self.__play_token or not hmac.compare_digest(given, self.__play_token):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -44,6 +46,19 @@ class Exchange:
     answer: asyncio.Future[HttpResponse]
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server knows that the client has disconnected."""
+    gone_at: float = 0.0
+
+    def leave(self) -> None:
+        self.gone_at = asyncio.get_running_loop().time()
+        self.gone.set()
+
+
+_SERVED: contextvars.ContextVar[Exchange] = contextvars.ContextVar("served")
+"""The exchange for which the running code works, if it is a server's."""
+GRACE_S = 1.0
+"""How long a server may work on for a client that it knows to be gone."""
+ATTEMPTS = 3
+"""How often a model server may send a request to an engine."""
 
 
 class SimNetwork:
@@ -57,6 +72,12 @@ class SimNetwork:
         """Base URL -> (process, app)."""
         self.cut_links: set[frozenset[str]] = set()
         self._open: dict[Exchange, None] = {}
+        self._died_at: dict[str, float] = {}
+        """Base URL of a process that has died -> when."""
+        self.patience_s = math.inf
+        """How long after that others may call it: they have asked the head meanwhile."""
+        self._asked: Counter[tuple[str, str, bytes]] = Counter()
+        """Number of requests of each client for the same turn of an episode."""
         self.requests = 0
         self._log = log
 
@@ -66,12 +87,13 @@ class SimNetwork:
     def process_died(self, process: str) -> list[str]:
         """Break its connections, and return the hosts of the addresses that it had."""
         hosts = [url.split("/")[2].partition(":")[0] for url, (name, _) in self.apps.items() if name == process]
+        self._died_at |= {url: self._loop.time() for url, (name, _) in self.apps.items() if name == process}
         self.apps = {url: (name, app) for url, (name, app) in self.apps.items() if name != process}
         for exchange in list(self._open):
             if exchange.server == process:
                 self._later(exchange.client, self._break, exchange.answer)
             elif exchange.client == process:
-                self._later(exchange.server, exchange.gone.set)
+                self._later(exchange.server, exchange.leave)
         return hosts
 
     def end(self) -> None:
@@ -93,6 +115,7 @@ class SimNetwork:
             context = _context_of("network")
             self._loop.call_at(arrives_at, self._arrive_late, client, method, url, body, headers, context=context)
             raise
+        self._check(client, method, base, path, body, headers)
         process, app = self.apps.get(base, ("", None))
         if frozenset((client, process)) in self.cut_links:
             await asyncio.sleep(CONNECT_TIMEOUT_S)
@@ -112,7 +135,22 @@ class SimNetwork:
         finally:
             self._open.pop(exchange, None)
             if not exchange.answer.done() or exchange.answer.cancelled():
-                self._later(process, exchange.gone.set)
+                self._later(process, exchange.leave)
+
+    def _check(self, client: str, method: str, base: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Note a request that must not be sent."""
+        now, what = self._loop.time(), f"{method} {path} of {client}"
+        served = _SERVED.get(None)
+        is_late = served is not None and served.gone.is_set() and now > served.gone_at + GRACE_S
+        if served is not None and is_late and method == "POST" and path != "/close":
+            self._loop.errors.append(f"{what} is for {served.client}, which has left at {served.gone_at:.3f}")
+        if base not in self.apps and now > self._died_at.get(base, math.inf) + self.patience_s:
+            self._loop.errors.append(f"{what} goes to {base}, which has died at {self._died_at[base]:.3f}")
+        if base.startswith("http://engine"):
+            turn = client, headers.get("x-session-id", ""), body
+            self._asked[turn] += 1
+            if self._asked[turn] > ATTEMPTS * (1 + (self.faults.duplicate > 0)):
+                self._loop.errors.append(f"{what} was sent {self._asked[turn]} times")
 
     def _arrive_late(self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> None:
         base, path = _parts(url)
@@ -120,7 +158,7 @@ class SimNetwork:
         if app is not None and frozenset((client, process)) not in self.cut_links:
             exchange = Exchange(client, process, self._loop.create_future())
             self._serve(exchange, app, method, path, body, headers, False)
-            self._later(process, exchange.gone.set)
+            self._later(process, exchange.leave)
 
     def _serve(
         self,
@@ -136,16 +174,23 @@ class SimNetwork:
         is_lost, is_cut = draw() < faults.answer_lost, draw() < faults.cut
 
         async def serve() -> None:
+            _SERVED.set(exchange)
+            was_ready = getattr(app, "ready", True)
             response = None
             with contextlib.suppress(Failure):  # the app has sent no complete response
                 response = await _call(_connected(app, exchange.gone), method, path, body, headers)
             if self._log is not None:
                 self._log(f"{method} {path} of {exchange.client}: {response and response.status}")
+            if response is not None and response.status < 300 and method == "POST" and not was_ready:
+                self._loop.errors.append(f"{exchange.server} has served {method} {path} before it was ready")
+            if response is not None and response.status == 500 and not exchange.server.startswith("engine"):
+                self._loop.errors.append(f"{exchange.server} has failed: {response.body[:300]!r}")
             if not answers or response is None or exchange.answer.done():
                 return
             if frozenset((exchange.client, exchange.server)) in self.cut_links:
                 return
-            if is_cut and exchange.server == "engine":  # our own servers always send the length, an endpoint may not
+            # Our own servers always send the length, an endpoint may not.
+            if is_cut and exchange.server.startswith("engine"):
                 response = response._replace(body=response.body[: self._rng.randrange(len(response.body) + 1)])
             elif is_lost or is_cut:
                 self._later(exchange.client, self._break, exchange.answer)

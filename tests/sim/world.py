@@ -34,6 +34,7 @@ from rollyard.services.head.registry_client import RegistryClient, StackClients
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import _call
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.rollouts.shards import merge
@@ -42,7 +43,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from tests.sim.clock import CLOCK
 from tests.sim.disk import SimDisk
-from tests.sim.episodes import LEDGER, Adding, Broken, Engine, Ledger, check_row
+from tests.sim.episodes import LEDGER, MAX_TURNS, Adding, Broken, Engine, Ledger, check_row, stranger
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.network import Faults, SimNetwork, SimTransport
 
@@ -53,17 +54,24 @@ LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
 START_S = 600.0
 """Virtual time within which a server must be ready, whatever goes wrong meanwhile."""
+EXPIRY_S = 12.0
+"""Virtual time after which the head does not take a silent server for a ready one."""
 MAX_STEPS = 2_000_000
 MAX_STARTS = 80
 """How often a command is repeated; the operator mends the network and the disk after half of that."""
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
-HEAD, ENGINE = "http://head:1", "http://engine:1"
+HEAD = "http://head:1"
 KILLED = "killed"
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
 _ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
 """Files in which the product keeps what others have damaged."""
 _TAKEN = re.compile(r"was (removed|moved|replaced)\b.* while it was")
 """What a command says whose file another program has taken from it."""
+_FAULTS = frozenset(
+    {"unreachable", "connection_lost", "session_lost", "wrong_run", "timeout"}
+    | {"rate_limited", "upstream_error", "malformed_answer"}
+)
+"""Kinds of failures that hosts and engines cause."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -108,6 +116,7 @@ class Scenario:
     parallel: int
     environments: int
     replicas: int
+    engines: int
     faults: Faults
     engine: float
     """Share of the engine's responses that are faulty or late."""
@@ -135,10 +144,18 @@ class Scenario:
         """Idle limit of sessions: out of reach where agents can always close theirs, so that one left open is seen."""
         return 60.0 if self.freezes or self.cuts else 2 * LIMIT_S
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no server, link or engine fails, so that no attempt does."""
+        faults = self.faults
+        return not any((*list(vars(faults).values())[1:], self.engine, self.kills, self.freezes, self.cuts))
+
     @classmethod
     def drawn(cls, rng: random.Random) -> Scenario:
+        is_calm = rng.random() < 0.1
+
         def rate(most: float) -> float:
-            return rng.choice([0.0, rng.uniform(0.0, most)])
+            return 0.0 if is_calm else rng.choice([0.0, rng.uniform(0.0, most)])
 
         def every(least_s: float, most_s: float) -> float:
             return rng.choice([0.0, rng.uniform(least_s, most_s)])
@@ -149,6 +166,7 @@ class Scenario:
             parallel=rng.randint(1, 8),
             environments=rng.randint(1, 2),
             replicas=rng.choice([1, 1, 2]),
+            engines=rng.choice([1, 1, 2]),
             faults=Faults(
                 delay_s=rng.choice([0.001, 0.01, 0.1]),
                 slow=rate(0.02),
@@ -160,9 +178,9 @@ class Scenario:
                 cut=rate(0.03),
             ),
             engine=rate(0.2),
-            kills=every(2.0, 60.0),
-            freezes=every(10.0, 120.0),
-            cuts=every(10.0, 120.0),
+            kills=0.0 if is_calm else every(2.0, 60.0),
+            freezes=0.0 if is_calm else rng.choice([0.0, rng.uniform(10.0, 120.0), 0.0]),
+            cuts=0.0 if is_calm else rng.choice([0.0, rng.uniform(10.0, 120.0), 0.0]),
             collector_kills=every(1.0, 30.0),
             collector_freezes=every(5.0, 60.0),
             power=rng.choice([0.0, every(5.0, 60.0)]),
@@ -184,10 +202,12 @@ class World:
         self.loop = SimLoop(random.Random(f"order {seed}"), self._after_step)
         log = self.log if traced else None
         self.network = SimNetwork(self.loop, random.Random(f"network {seed}"), self.scenario.faults, log)
+        if not self.scenario.freezes and not self.scenario.cuts:
+            self.network.patience_s = 60.0
         self.disk = SimDisk(self.folder, random.Random(f"disk {seed}"), self.loop)
         self.disk.on_death, self.disk.on_write = self._died, self._after_write
         self.trace: list[str] = []
-        self.ledger = Ledger(repeats=self.scenario.faults.duplicate > 0)
+        self.ledger = Ledger(restarts=self.scenario.kills > 0, repeats=self.scenario.faults.duplicate > 0)
         self.servers: dict[str, Server] = {}
         """Process -> its server, while it lives."""
         self._numbers: Counter[str] = Counter()
@@ -197,7 +217,8 @@ class World:
         """Addresses of dead processes. Another server may get one of them."""
         self._ends: dict[str, asyncio.Future[str]] = {}
         """Process on the host of the collectors -> how it ended."""
-        self._engine = Engine(random.Random(f"engine {seed}"), self.scenario.engine)
+        engines = [f"engine-{number}" for number in range(self.scenario.engines)]
+        self._engines = [Engine(name, random.Random(f"{name} {seed}"), self.scenario.engine) for name in engines]
         self._is_whole = asyncio.Event()
         """Set once all rollouts are in files."""
         self._reported: set[Key] = set()
@@ -250,7 +271,8 @@ class World:
         (self.folder / "in.jsonl").write_bytes(b"".join(self._task(number) for number in range(self.scenario.tasks)))
         self.disk.sync_all()
         self._start_head()
-        self.network.mount(ENGINE, "engine", self._engine)
+        for engine in self._engines:
+            self.network.mount(f"http://{engine.name}:1", engine.name, engine)
         for name in self._kinds:
             for index in range(self.scenario.replicas):
                 await self._start_server(name, index)
@@ -275,6 +297,7 @@ class World:
         ref = {"type": "responses_api_agents", "name": agent}
         environment = f"environment-{number % self.scenario.environments}"
         task = {"target": target, "environment": environment, "agent_ref": ref, "responses_create_params": params}
+        self.ledger.tasks.append(task)
         return orjson.dumps(task) + b"\n"
 
     # Processes
@@ -302,14 +325,15 @@ class World:
 
     def _start_head(self) -> None:
         self._kinds: dict[str, tuple[str, type[Any], Json]] = {}
-        model = {"model": "m", "base_url": f"{ENGINE}/v1", "request_timeout_s": 20.0, "total_timeout_s": 60.0}
+        urls = [f"http://{engine.name}:1/v1" for engine in self._engines]
+        model = {"model": "m", "base_url": urls, "request_timeout_s": 20.0, "total_timeout_s": 60.0}
         self._kinds["model"] = "responses_api_models", VllmModel, model
         limits = {"session_idle_s": self.scenario.idle_s}
         for number in range(self.scenario.environments):
             environment = f"environment-{number}"
             self._kinds[environment] = "resources_servers", _ADDING, limits
             refs = {"resources_server": {"name": environment}, "model_server": {"name": "model"}}
-            self._kinds[f"agent-{number}"] = "agents", _Loading, {**refs, "max_steps": 12}
+            self._kinds[f"agent-{number}"] = "agents", _Loading, {**refs, **_AGENT}
         specs = [
             ServerSpec(name, family, name, self.folder, kind.Settings.model_validate(raw), raw=raw, isolated=False)
             for name, (family, kind, raw) in self._kinds.items()
@@ -385,8 +409,14 @@ class World:
         killed = self.rng.choice([[one], alike])
         for _, process in killed:
             self._died(process)
+        if self._addresses and self.rng.random() < 0.3:
+            self.network.mount(f"http://{self._addresses.pop()}:1", "stranger", stranger)
         await asyncio.sleep(self.rng.choice([0.0, self.rng.uniform(0.0, 3.0)]))
         await asyncio.gather(*(self._replace(name, index, process) for (name, index), process in killed))
+        for server in self.servers.values():
+            answer = await _call(server, "POST", "/close", b"{}", {"x-rollyard-run": "another"})
+            if answer.status != 421:
+                raise Broken(f"{server.name} has served another run: {answer}")
 
     async def _replace(self, name: str, index: int, process: str) -> None:
         if self._slots[name, index] == process:  # else that has been done
@@ -400,13 +430,18 @@ class World:
         try:
             if self.rng.random() < 0.5:  # its host seems to be lost, and returns
                 await self._replace(name, index, process)
-            await asyncio.sleep(self.rng.expovariate(0.1))
+            await asyncio.sleep(silent_s := self.rng.expovariate(0.1))
+            ready = self.registry.directory().servers[name]
+            is_listed = any(self.network.apps[url][0] == process for url in ready if url in self.network.apps)
+            if silent_s > EXPIRY_S and is_listed and not self.scenario.faults.slow:
+                raise Broken(f"the directory lists {process} as ready, which is silent since {silent_s:.3f} s")
         finally:  # also if the faults end meanwhile
             self._thaw(process)
 
     async def _cut_link(self) -> None:
         collectors = (process for process, end in self._ends.items() if not end.done())
-        link = frozenset(self.rng.sample(["head", "engine", *self._slots.values(), *collectors], 2))
+        engines = (engine.name for engine in self._engines)
+        link = frozenset(self.rng.sample(["head", *engines, *self._slots.values(), *collectors], 2))
         self.log(f"cut {sorted(link)}")
         self.network.cut_links.add(link)
         try:
@@ -587,7 +622,9 @@ class World:
         self.log("everything is mended")
         self.network.faults = Faults()
         self.network.cut_links.clear()
-        self.disk.full = self._engine.rate = 0.0
+        self.disk.full = 0.0
+        for engine in self._engines:
+            engine.rate = 0.0
 
     async def _command(self, process: str, main: Coroutine[Any, Any, str]) -> None:
         try:
@@ -620,8 +657,8 @@ class World:
     def _after_step(self) -> None:
         if self.loop.errors:
             raise Broken(self.loop.errors[0])
-        if self.ledger.late:
-            raise Broken(f"called after the end of its episode: {self.ledger.late[0]}")
+        if self.ledger.wrong:
+            raise Broken(self.ledger.wrong[0])
         if self.loop.steps > MAX_STEPS:
             raise Broken(f"the collection has not ended after {MAX_STEPS:,} steps")
         if self.loop.time() > LIMIT_S:
@@ -652,11 +689,20 @@ class World:
         if path.stem.endswith("_failures"):
             if "reward" in row:
                 raise Broken(f"a failed attempt has a reward: {row}")
+            self._check_cause(row)
             return
         check_row(row, self.ledger)
         keys = _keys_in(content)
         if len(keys) != keys.total():
             raise Broken(f"{path.name} has a rollout twice: {keys}")
+
+    def _check_cause(self, row: Json) -> None:
+        """A failed attempt is a fault of a host or an engine, and neither the model's nor one of our code."""
+        scenario, kind = self.scenario, row["failure_kind"]
+        is_stable = not (scenario.kills or scenario.freezes or scenario.cuts or scenario.engines > 1)
+        is_lost = kind in ("session_lost", "wrong_run") and is_stable and not self.ledger.repeats
+        if scenario.is_calm or kind not in _FAULTS or is_lost:
+            raise Broken(f"an attempt has failed without a cause: {row}")
 
     def _check_status(self, path: Path) -> None:
         """A status counts what is in the files, unless another program changes them, which is found a second later."""
@@ -742,6 +788,7 @@ class World:
 
 
 _ADDING = serve(Adding)
+_AGENT = {"max_steps": MAX_TURNS, "model_timeout_s": 70.0, "tool_timeout_s": 20.0}
 
 
 def _shards(count: int) -> list[Shard | None]:

@@ -34,12 +34,17 @@ INVARIANTS = {
     r"has the key|has a rollout twice|the output has|one episode gave two": "each rollout is in the output once",
     r"ended as complete|left out": "what a command reports as complete is, and stays",
     r"(a|the) reward\b": "a reward stands only with the answer that earned it",
+    r"without a cause|has failed": "no attempt fails by our own fault",
+    r"was sent": "retries are bounded",
+    r"which has left": "no server works for a client that has left",
+    r"another run|before it was ready": "a server serves its own run, once it is ready",
     r"status|was printed": "progress never lies",
     r"has played": "an episode is played by the servers of its task",
     r"has lost a file": "no command takes a file from one that runs",
-    r"asked for|after the end": "an environment does what the model asked for, once",
+    r"asked for|the end of its episode|another call": "an environment does what the model asked for, once",
+    r"a row (of|has|counts|that)|a model was": "a row tells what has happened",
     r"has left|left open": "no session, request or environment is left",
-    r"directory": "the directory lists what lives",
+    r"directory|which has died": "the directory lists what lives",
 }
 """What a violation says -> the invariant that it is of. Of several, the first counts."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.records.run_types import Keys
-from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
@@ -71,9 +72,11 @@ async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening_head(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
+async def listening_head(
+    keys: Keys = KEYS, specs: Sequence[ServerSpec] = ()
+) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
     async with http_transport() as transport:
-        registry = ServerRegistry(keys.run_id, (), {})
+        registry = ServerRegistry(keys.run_id, specs, {})
         context = Context("head", keys, make_client({}, transport))
         async with listening(Head(ServerSettings(), context, registry, RunConfig((), {}))) as hosted:
             yield hosted, registry
@@ -87,6 +90,37 @@ async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
         await hosted.stop()
         assert failure.kind is FailureKind.UNKNOWN_SERVER and failure.problem.server == "head"
         assert registry.instances() == []
+
+
+class LoadingServer(Server):
+    def __init__(self) -> None:
+        super().__init__(ServerSettings(), Context("env", KEYS, make_client({}, HttpTransport())))
+        self.loaded = asyncio.Event()
+        self.route("/w", self.work)
+
+    async def work(self, call: RawRequest) -> bytes:
+        return b"{}"
+
+    async def start(self) -> None:
+        await self.loaded.wait()
+
+
+async def test_a_server_that_is_still_starting_refuses_calls_to_the_address_it_had_before() -> None:
+    settings = ServerSettings()
+    spec = ServerSpec("env", "resources_servers", "env", Path(), settings, raw={}, isolated=False)
+    async with listening_head(specs=[spec]) as (head, registry), http_transport() as transport:
+        registry.expect("env#2")
+        registry_client, server = RegistryClient(transport, head.url, KEYS), LoadingServer()
+        hosted = HostedServer(server, bind("127.0.0.1", 0))
+        joining = asyncio.create_task(hosted.join("env#2", registry_client, AddressBook(registry_client.directory)))
+        await until(lambda: bool(registry.directory().instances))
+        refused = await send(transport, hosted.url + "/w")
+        assert (refused.status, refused.headers["content-type"]) == (421, "application/problem+json")
+        assert (await send(transport, hosted.url + "/ready", b"", "GET")).status == 503
+        server.loaded.set()
+        await joining
+        assert (await send(transport, hosted.url + "/w")).status == 200
+        await hosted.stop()
 
 
 async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
