@@ -29,7 +29,7 @@ class SimDisk:
         self.full = 0.0
         """Probability that a write finds the disk full."""
         self.on_write: Callable[[str, str], None] = lambda process, path: None
-        """Called after each change of a file, with the name by which it was opened, or its new name."""
+        """Called after each change of a file, with its name."""
         self.on_death: Callable[[str], None] = lambda process: None
         """Called when a process dies in a call, with its name."""
         self._rng = rng
@@ -230,6 +230,9 @@ class SimDisk:
         process = self._changes()
         moved, replaced = self._keep(source), self._keep(target)
         self._real["rename"](source, target, **more)
+        for fd, (owner, path) in self._open_files.items():
+            if path == str(source):
+                self._open_files[fd] = owner, str(target)
 
         def undo() -> None:
             self._restore(source, moved)
