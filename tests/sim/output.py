@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,8 @@ class Command:
     attempts: Counter[Key] = field(default_factory=Counter)
     """Failed attempts of each rollout."""
     abandoned: set[Key] = field(default_factory=set)
+    counted: dict[str, int] = field(default_factory=dict)
+    """File -> its size when the last status was written."""
     most: float = float("inf")
     """Most lines that it may write: after an interrupt, one for each rollout in flight."""
 
@@ -55,11 +58,13 @@ class Output:
         refused: set[int],
         ledger: Ledger,
         limits: CollectionLimits,
-        parallel: int,
+        synced: Callable[[Path], int],
         *,
         is_ours: bool,
     ) -> None:
-        """`refused`: tasks that their environment rejects. `is_ours`: no other program changes the files."""
+        """`refused`: tasks that their environment rejects. `synced` returns how many bytes of a file a power failure
+        leaves. `is_ours`: no other program changes the files.
+        """
         self.path = path
         self.every: set[Key] = {(task, repeat) for task in range(tasks) for repeat in range(repeats)}
         self.refused = {key for key in self.every if key[0] in refused}
@@ -68,7 +73,7 @@ class Output:
         self.reported: set[Key] = set()
         """What is in files that nobody but the commands has touched since one ended as complete."""
         self._limits = limits
-        self._parallel = parallel
+        self._synced = synced
         self._ledger = ledger
         self._is_ours = is_ours
         self._pieces: set[bytes] = set()
@@ -214,6 +219,8 @@ class Output:
         if not process.startswith("collector#" if shard is None else f"collector-{shard.number}#"):
             return  # a merge, which does not see what running jobs measure meanwhile
         command = self.commands[process]
+        if status["state"] == "running":
+            self._check_synced(command, path)
         seconds = status["updated"] - status["started"]
         mean = sum(row.reward for row in rows) / max(len(rows), 1)
         expected = {
@@ -222,7 +229,7 @@ class Output:
             "mean_reward": mean,
             "failed": len(command.abandoned | self._rejected(shard)),
             "failed_attempts": command.attempts.total(),
-            "in_flight": min(status["in_flight"], self._parallel if status["state"] == "running" else 0),
+            "in_flight": min(status["in_flight"], (self._limits.parallel or 0) if status["state"] == "running" else 0),
         }
         wrong = {name for name, value in expected.items() if status[name] is not None and status[name] != value}
         if abs(status["rollouts_per_s"] * seconds - command.rows) > 0.001 * seconds + 0.1:
@@ -231,12 +238,22 @@ class Output:
             found = {name: status[name] for name in sorted(wrong)}
             raise Broken(f"{path.name}, a status of {command}, has {found}; expected {expected}")
 
+    def _check_synced(self, command: Command, status: Path) -> None:
+        """A power failure leaves what the status before has counted."""
+        stem = status.name.removesuffix("_status.json")
+        for name in (f"{stem}.jsonl", f"{stem}_failures.jsonl"):
+            path, before = status.with_name(name), command.counted.get(name, 0)
+            if (found := self._synced(path)) < before:
+                raise Broken(f"{name} had {before} bytes at the last status, and {found} are on the disk")
+            command.counted[name] = path.stat().st_size
+
     def _rejected(self, shard: Shard | None) -> set[Key]:
         """The rollouts whose failures files say that their task was rejected."""
         if not self.refused:
             return set()
-        lines = (line for path in self.folder.glob("rollouts*_failures.jsonl") for line in _lines(_read(path)))
-        keys = {key for line in lines if (key := _key_of(line)) in self.refused}
+        files = self.folder.glob("rollouts*_failures.jsonl")
+        rows = (orjson.loads(line) for path in files for line in _lines(_read(path)))
+        keys = {_key(row) for row in rows if row["failure_kind"] == FailureKind.BAD_TASK}
         return {key for key in keys if shard is None or key in shard}
 
 

@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,7 +57,6 @@ START_S = 600.0
 MAX_STEPS = 2_000_000
 MAX_STARTS = 80
 """How often a command is repeated; the operator mends the network and the disk after half of that."""
-LIMITS = CollectionLimits(rollout_timeout_s=120.0, max_failure_rate=1.0)
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD, ENGINE = "http://head:1", "http://engine:1"
 KILLED = "killed"
@@ -214,8 +213,9 @@ class World:
         refused = set() if self.scenario.refused is None else {self.scenario.refused}
         tasks, repeats, is_ours = self.scenario.tasks, self.scenario.repeats, not self.scenario.tampering
         path = self.folder / "out" / "rollouts.jsonl"
+        self._limits = CollectionLimits(self.scenario.parallel, rollout_timeout_s=120.0, max_failure_rate=1.0)
         self.output = Output(
-            path, tasks, repeats, refused, self.ledger, LIMITS, self.scenario.parallel, is_ours=is_ours
+            path, tasks, repeats, refused, self.ledger, self._limits, self.disk.synced, is_ours=is_ours
         )
 
     def run(self) -> None:
@@ -630,7 +630,7 @@ class World:
             seeded=mistake == "seeded",
             params={"temperature": 0.5} if mistake == "params" else {},
             overwrite=not mistake and self._starts_over(),
-            limits=replace(LIMITS, parallel=self.scenario.parallel),
+            limits=self._limits,
             shard=shard,
         )
         tasks = TaskFile(self.folder / ("other.jsonl" if mistake == "input" else "in.jsonl"), agent=None, limit=None)
