@@ -8,12 +8,14 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import RollyardError
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import Keys
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.types import Json, State
 from rollyard.resources_servers.base import serve
 from rollyard.responses_api_models.vllm_model.app import VllmModel
@@ -36,6 +39,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
+from rollyard.services.rollouts.collectors import Collectors
 from rollyard.services.rollouts.shards import merge
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context, Server
@@ -44,7 +48,7 @@ from tests.sim.clock import CLOCK
 from tests.sim.disk import SimDisk
 from tests.sim.episodes import LEDGER, Adding, Broken, Engine, Ledger
 from tests.sim.loop import PROCESS, SimLoop
-from tests.sim.network import Faults, SimNetwork, SimTransport
+from tests.sim.network import Faults, SimNetwork, SimTransport, context_of
 from tests.sim.output import EDIT, Output, shard_of
 
 IDLE_S = 1000.0
@@ -97,6 +101,23 @@ class _Loading(SimpleAgent):
         await super().start()
 
 
+class _Part:
+    """One of the collectors of a command that has several."""
+
+    def __init__(self, world: World, process: str, end: asyncio.Future[str]) -> None:
+        self.process = process
+        self._world = world
+        self._end = end
+
+    def send(self, number: signal.Signals) -> None:
+        if not self._end.done():
+            self._world.send(self.process, number)
+
+    async def wait(self) -> int:
+        how = await asyncio.shield(self._end)
+        return {KILLED: -signal.SIGKILL, "complete": EXIT_DONE, "interrupted": EXIT_INTERRUPTED}.get(how, EXIT_FAILED)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What a seed plays. Times are means in seconds of virtual time; 0: never."""
@@ -133,6 +154,8 @@ class Scenario:
     """Another program renames, edits, truncates, extends or removes a file of the output."""
     full: float
     """Probability that a write finds the disk full."""
+    collectors: int
+    """Number of processes with which a command collects that has no shard."""
     shards: tuple[int, ...]
     """Number of jobs that share the output, and of those that continue it after all of the jobs before were killed."""
 
@@ -179,6 +202,7 @@ class Scenario:
             merges=every(5.0, 60.0),
             tampering=rng.choice([0.0, every(5.0, 60.0)]),
             full=rng.choice([0.0, 0.0, 0.05]),
+            collectors=rng.choice([1, 1, 1, 2, 3]),
             shards=tuple(rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 1, 2]))),
         )
 
@@ -207,6 +231,9 @@ class World:
         """Addresses of dead processes. Another server may get one of them."""
         self._ends: dict[str, asyncio.Future[str]] = {}
         """Process on the host of the collectors -> how it ended."""
+        self._parts: defaultdict[str, list[str]] = defaultdict(list)
+        """Process -> the processes that it has started, which die with it."""
+        self._collectors: dict[str, Collector] = {}
         self._engine = Engine(random.Random(f"engine {seed}"), self.scenario.engine)
         self._is_whole = asyncio.Event()
         """Set once all rollouts are in files."""
@@ -249,6 +276,7 @@ class World:
             self.loop.end()
             self.network.end()
             self._ends.clear()
+            self._collectors.clear()
             self.servers.clear()
             for name, function in vars(models).items():
                 if name.endswith("_cached"):  # FastAPI's caches hold the servers of thousands of routes
@@ -313,6 +341,9 @@ class World:
         self.servers.pop(process, None)
         if (end := self._ends.get(process)) is not None and not end.done():
             end.set_result(how)
+        for part in self._parts.pop(process, ()):
+            if not self._ends[part].done():
+                self._died(part)
 
     # The servers
 
@@ -620,7 +651,7 @@ class World:
             self.loop.errors.append(f"{process} has ended ({how}), and left files open: {left}")
         self._died(process, how)
 
-    async def _collector(self, process: str, shard: Shard | None, *, mistake: str = "") -> str:
+    async def _collector(self, process: str, shard: Shard | None, *, mistake: str = "", merges: bool = True) -> str:
         """Run one command; `mistake`: what its operator has mistyped."""
         lag = LoopLag()
         client, registry = self._client(process, lag)
@@ -629,25 +660,48 @@ class World:
             repeats=self.scenario.repeats + (mistake == "repeats"),
             seeded=mistake == "seeded",
             params={"temperature": 0.5} if mistake == "params" else {},
-            overwrite=not mistake and self._starts_over(),
+            overwrite=shard is None and not mistake and self._starts_over(),
             limits=self._limits,
             shard=shard,
+            merges=merges,
         )
         tasks = TaskFile(self.folder / ("other.jsonl" if mistake == "input" else "in.jsonl"), agent=None, limit=None)
         async with OpenCollection.opened(plan, tasks, StackClients(client, registry)) as collection:
             for note in collection.notes:
                 self._check_printed(note)
 
-            async def watch(collector: Collector) -> State:
+            async def watch(collector: Collector | Collectors) -> State:
+                if isinstance(collector, Collector):
+                    self._collectors[process] = collector
                 mean_s = self.scenario.interrupts
-                if mean_s and self._may_disturb():
+                if merges and mean_s and self._may_disturb():
                     delay_s = self.rng.expovariate(1.0 / mean_s)
                     self.loop.call_later(delay_s, self._interrupt, process, collector, collection)
                 return await collector.run()
 
+            if shard is None and self.scenario.collectors > 1 and collection.missing:
+                self.output.commands[process].sums = True
+                start = partial(self._start_part, process)
+                return await collection.run_collectors(self.scenario.collectors, start, watch, print_line=self.log)
             return await collection.run(watch, print_line=self.log)
 
-    def _interrupt(self, process: str, collector: Collector, collection: OpenCollection) -> None:
+    async def _start_part(self, command: str, shard: Shard, write: Callable[[bytes], None]) -> _Part:
+        process = self._spawn_name(f"collector-{shard.number}")
+        end = self._ends[process] = self.loop.create_future()
+        self._parts[command].append(process)
+        if self.scenario.collector_kills and self._may_disturb():
+            self.disk.die_within(process, 60)
+        self.loop.spawn(process, self._command(process, self._collector(process, shard, merges=False)))
+        return _Part(self, process, end)
+
+    def send(self, process: str, number: signal.Signals) -> None:
+        if (collector := self._collectors.get(process)) is None:  # it does not handle signals yet
+            self._died(process)
+        else:
+            act = collector.drain if number == signal.SIGUSR1 else collector.cancel
+            self.loop.call_soon(act, context=context_of(process))
+
+    def _interrupt(self, process: str, collector: Collector | Collectors, collection: OpenCollection) -> None:
         """Ctrl-C, which lets what is in flight end; a second one does not."""
         self.log(f"Ctrl-C {process}")
         self.output.interrupted(process, collection.progress.in_flight)
