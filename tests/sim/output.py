@@ -19,8 +19,8 @@ from rollyard.services.rollouts.collector import CollectionLimits
 from tests.sim.episodes import Broken, Ledger, check_row
 
 _SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
-ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
-"""Files in which the product keeps what others have damaged."""
+ASIDE = re.compile(r"_(torn|recovered)\.|\.stale|\.\d{8}-\d{6}")
+"""Files in which the product keeps what others have damaged, or what was there before --overwrite."""
 EDIT = b"\x01"
 """What another program puts into a file; valid nowhere in JSON."""
 
@@ -158,8 +158,8 @@ class Output:
         found = status["state"], status["expected"], status["measured"], status["failed"]
         if found != (state, len(self.every), len(self.due), len(self.refused)):
             raise Broken(f"the last status is {status}")
-        names = [path.name for path in self.folder.iterdir()]
-        if left := [name for name in names if name.startswith((".", "rollouts.shard")) and not ASIDE.search(name)]:
+        left = [path.name for path in self.folder.iterdir() if path.name.startswith(".") or shard_of(path)]
+        if left := [name for name in left if not ASIDE.search(name)]:
             raise Broken(f"temporary files are left: {left}")
 
     def _is_output(self, path: Path) -> bool:
