@@ -158,8 +158,8 @@ class Output:
         found = status["state"], status["expected"], status["measured"], status["failed"]
         if found != (state, len(self.every), len(self.due), len(self.refused)):
             raise Broken(f"the last status is {status}")
-        left = [path.name for path in self.folder.iterdir() if path.name.startswith(".") or shard_of(path)]
-        if left := [name for name in left if not ASIDE.search(name)]:
+        names = [path.name for path in self.folder.iterdir() if not ASIDE.search(path.name)]
+        if left := [name for name in names if name.startswith((".", "rollouts.shard"))]:
             raise Broken(f"temporary files are left: {left}")
 
     def _is_output(self, path: Path) -> bool:
