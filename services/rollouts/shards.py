@@ -86,6 +86,8 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         for file in files:
             try:
                 held.enter_context(closing(JsonLines(file)))  # moves an incomplete last line aside
+                for lines in filter(Path.exists, (RolloutPaths(file).failures, RolloutPaths(file).materialized)):
+                    JsonLines(lines).close()  # likewise
             except InUse:
                 if only_idle:
                     raise

@@ -136,6 +136,13 @@ def test_torn_lines_are_set_aside_and_not_merged(output: Path) -> None:
     assert (output.with_name("x.shard-1-of-1_torn.jsonl")).read_bytes() == orjson.dumps(row(EVERY[-1]))
 
 
+def test_a_torn_line_of_failed_attempts_is_set_aside_before_its_file_is_removed(output: Path) -> None:
+    torn = b'{"_ng_task_index": 0'
+    RolloutPaths(write_shard(output, "1/1")).failures.write_bytes(torn)
+    merge(output)
+    assert (output.parent / "x.shard-1-of-1_failures_torn.jsonl").read_bytes() == torn
+
+
 def test_failed_attempts_and_materialized_inputs_are_merged_once(output: Path) -> None:
     materialized = [{"_ng_task_index": 0, "_ng_rollout_index": 1, "input": "a"}]
     for number in (1, 2):
