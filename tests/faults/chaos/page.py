@@ -50,8 +50,8 @@ event loop with a virtual clock. The seed draws which process runs next, and the
 
 A seed fails on an unhandled exception, an endless wait, a reward that no environment gave for that row, a rollout
 that is there twice, a line of a file that is lost, also in a power failure, a failed attempt with a wrong number, a
-status that does not say what has happened until then, or a session, request, environment or file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file systems and
-training are not simulated.
+status that does not say what has happened until then, or a session, request, environment or file that is left. Bytes
+on sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
 """
 
 PLANTED = """\
