@@ -758,7 +758,8 @@ class World:
 
     def _check_printed(self, note: str) -> None:
         self.log(note)
-        if (found := _RESUMING.match(note)) and int(found[1]) > len(self.output.rows()) and not self.scenario.tampering:
+        is_moved = self.scenario.tampering or self._numbers["moved"]
+        if (found := _RESUMING.match(note)) and int(found[1]) > len(self.output.rows()) and not is_moved:
             raise Broken(f"{note!r} was printed, and {len(self.output.rows())} rollouts are in the files")
 
     async def _check_servers(self) -> None:
