@@ -72,7 +72,7 @@ def replace_locked(path: Path, backup: Path, content: Iterable[bytes] = ()) -> i
     that no other writer can lock it first and a crash leaves one of the two complete. Raises RunError if it cannot be
     locked, OSError if a file cannot be created, written or renamed.
     """
-    temporary = path.with_name(f".{path.name}.new")  # a fixed name, so that crashes do not leave one file each
+    temporary = unfinished(path)
     fd = os.open(temporary, _FLAGS | os.O_TRUNC, 0o644)
     try:
         _lock(fd, temporary)
@@ -90,6 +90,11 @@ def replace_locked(path: Path, backup: Path, content: Iterable[bytes] = ()) -> i
         temporary.unlink(missing_ok=True)
         raise
     return fd
+
+
+def unfinished(path: Path) -> Path:
+    """Return where `replace_locked` writes the new file."""
+    return path.with_name(f".{path.name}.new")
 
 
 def unused(path: Path) -> Path:

@@ -16,6 +16,7 @@ from rollyard.records.data_files import is_plain, lines_of
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.expression_parser import ExpressionError, parse_field
 from rollyard.records.jsonl import iter_jsonl, refuse_unless_torn, remove_unfinished, with_offsets
+from rollyard.records.locked_files import unfinished
 from rollyard.records.optional import load
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import reader_of
@@ -77,6 +78,7 @@ class RolloutPaths:
 
     def remove_unfinished(self) -> None:
         """Remove what a killed collection left of files that it was replacing. No other process may write them now."""
+        unfinished(self.output).unlink(missing_ok=True)
         for path in (self.manifest, self.status):
             remove_unfinished(path)
 

@@ -58,9 +58,10 @@ class Merged:
 
 
 def shard_files(output: Path) -> list[Path]:
-    stem, suffix = output.stem, output.suffix
-    is_shard = re.compile(re.escape(stem) + _COUNT.pattern + re.escape(suffix)).fullmatch
-    found = [path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name)]
+    """Return the files of all jobs, also of those of which a killed process has left only the manifest to remove."""
+    name_of = re.compile(f"({re.escape(output.stem)}{_COUNT.pattern})(?:{re.escape(output.suffix)}|_manifest\\.json)")
+    names = map(name_of.fullmatch, (path.name for path in output.parent.glob(f"{escape(output.stem)}.shard-*")))
+    found = {output.with_name(f"{name[1]}{output.suffix}") for name in names if name}
     earlier = RolloutPaths(output).sidecar("shared").glob("round-*/shards/*.jsonl")
     return sorted(found) + sorted(path for path in earlier if RolloutPaths(path).manifest.exists())
 
@@ -85,6 +86,8 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         for file in files:
             try:
                 held.enter_context(closing(JsonLines(file)))  # moves an incomplete last line aside
+                for lines in filter(Path.exists, (RolloutPaths(file).failures, RolloutPaths(file).materialized)):
+                    JsonLines(lines).close()  # likewise
             except InUse:
                 if only_idle:
                     raise
@@ -212,7 +215,7 @@ def move_aside(output: Path) -> list[str]:
     return [
         f"{path.name} was renamed to {path.rename(unused(path.with_name(f'{path.name}.{stamp}'))).name}"
         for file in files
-        for path in (file, *RolloutPaths(file).sidecars())
+        for path in (file, *reversed(RolloutPaths(file).sidecars()))  # the manifest last, as in _remove
         if path.exists()
     ]
 
@@ -323,6 +326,6 @@ def _remove(files: list[Path]) -> None:
     for file in files:
         paths = RolloutPaths(file)
         paths.remove_unfinished()
-        # The manifest last: without it, a file's rows are refused.
+        # The manifest last: without it, a file's rows are refused, and other files would not be found.
         for path in (paths.failures, paths.status, paths.materialized, file, paths.manifest):
             path.unlink(missing_ok=True)

@@ -57,6 +57,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = open_locked(path)
+        self._file = os.fstat(self._fd)
         try:
             self.tail_file = self._move_incomplete_tail()
         except OSError as error:
@@ -88,7 +89,7 @@ class JsonLines:
         self._line_hashes.append(hash(data))
 
     def rows(self) -> Iterator[ParsedLine]:
-        """Yield every line that is not blank. Raises RunError if a line is not a JSON object."""
+        """Yield every line that is not blank. Raises RunError if one is not a JSON object, or if the file was moved."""
         self._line_hashes, self._all_hashed = array("q"), True
         return iter_jsonl(self._hashed_lines(), refuse(self.path, REPAIR_HINT), parse=strict)
 
@@ -102,9 +103,9 @@ class JsonLines:
             raise RunError(problem)
 
     def is_in_place(self) -> bool:
-        """Return whether `path` refers to the open file."""
+        """Return whether `path` refers to the file that was opened."""
         try:
-            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+            return os.path.samestat(self._file, self.path.stat())
         except OSError:
             return False
 
@@ -131,16 +132,21 @@ class JsonLines:
         except OSError as error:
             raise RunError(f"{self.path} cannot be replaced: {error.strerror}") from error
         os.close(self._fd)
-        self._fd, self._size, self._line_hashes = fd, os.fstat(fd).st_size, array("q")
+        self._fd, self._file, self._line_hashes = fd, os.fstat(fd), array("q")
+        self._size = self._file.st_size
         self._all_hashed = self._size == 0
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _hashed_lines(self) -> Iterator[tuple[int, bytes]]:
-        for offset, line in Lines(self.path):
-            self._line_hashes.append(hash(line))
-            yield offset, line
+        try:
+            for offset, line in Lines(self.path):
+                self._line_hashes.append(hash(line))
+                yield offset, line
+        except FileNotFoundError:
+            self.check()  # says where it is now
+            raise
 
     def _move_incomplete_tail(self) -> Path | None:
         """Move the bytes after the last `\\n` to a new file and return its path, or None if there are none."""
@@ -276,7 +282,7 @@ class RolloutStore:
 
         Errors are ignored: a full disk is reported when the next row is written.
         """
-        if not (self._closed or self._rows.is_in_place()):
+        if not self._rows.is_in_place():
             return
         try:
             replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2), synced=False)

@@ -20,6 +20,8 @@ from tests.sim.loop import PROCESS, Killed, SimLoop
 
 _PATCHED = ("open", "close", "dup", "write", "fsync", "ftruncate", "rename", "replace", "link", "unlink", "mkdir")
 _SHORT_WRITE = 0.05
+_LATE = 0.02
+"""Share of the calls that concern names of files in which the process waits for a second, while others run."""
 
 
 class SimDisk:
@@ -29,7 +31,7 @@ class SimDisk:
         self.full = 0.0
         """Probability that a write finds the disk full."""
         self.on_write: Callable[[str, str], None] = lambda process, path: None
-        """Called after each change of a file, with the name by which it was opened, or its new name."""
+        """Called after each change of a file, with its name."""
         self.on_death: Callable[[str], None] = lambda process: None
         """Called when a process dies in a call, with its name."""
         self._rng = rng
@@ -66,6 +68,10 @@ class SimDisk:
     def owner(self, fd: int) -> str:
         """Return the process that has opened this descriptor; empty if none has."""
         return self._open_files.get(fd, ("", ""))[0]
+
+    def synced(self, path: Path) -> int:
+        """Return how many bytes of a file a power failure leaves at least."""
+        return self._synced.get(path.stat().st_ino, 0)
 
     def lose_power(self) -> None:
         """Undo the last changes of folders, and cut each file, at a place after what was synced."""
@@ -123,6 +129,12 @@ class SimDisk:
                 self._die(process)
         return process
 
+    def _wait(self, process: str) -> None:
+        """Now and then, let other processes run meanwhile, one of which may kill this one."""
+        if process != "world" and self._rng.random() < _LATE:
+            self._loop.wait_in_call(process, self._rng.expovariate(1.0))
+            self._alive()
+
     def _die(self, process: str) -> None:
         del self._calls_left[process]
         self.on_death(process)
@@ -166,6 +178,7 @@ class SimDisk:
             self._note(path, lambda: self._restore(path, None))
         if flags & os.O_TRUNC:
             self._synced[os.fstat(fd).st_ino] = 0
+        self._wait(process)
         return fd
 
     def _dup(self, fd: int) -> int:
@@ -228,8 +241,12 @@ class SimDisk:
 
     def _rename(self, source: Any, target: Any, **more: Any) -> None:
         process = self._changes()
+        self._wait(process)
         moved, replaced = self._keep(source), self._keep(target)
         self._real["rename"](source, target, **more)
+        for fd, (owner, path) in self._open_files.items():
+            if path == str(source):
+                self._open_files[fd] = owner, str(target)
 
         def undo() -> None:
             self._restore(source, moved)
@@ -250,7 +267,7 @@ class SimDisk:
             self._alive()
             self._real["unlink"](path, **more)
             return
-        self._changes()
+        self._wait(self._changes())
         kept = self._keep(path)
         self._real["unlink"](path, **more)
         self._note(path, lambda: self._restore(path, kept))

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.types import Json, Verdict
-from rollyard.resources_servers.base import Environment, tool
+from rollyard.resources_servers.base import BadTask, Environment, tool
 from rollyard.services.http.request import Message, Receive, Scope, Send, read_body
 from tests.sim.clock import CLOCK
 from tests.sim.loop import PROCESS
@@ -77,6 +77,11 @@ class Adding(Environment[Any]):
     """The model adds numbers until they sum to the target. Its answer names the total and this episode's proof."""
 
     is_open = is_over = is_busy = False
+
+    def __init__(self, task: Json, settings: Any) -> None:
+        super().__init__(task, settings)
+        if task["target"] < 0:
+            raise BadTask(f"target is {task['target']}; expected 0 or more")
 
     async def seed(self) -> list[Json]:
         self.is_open = True

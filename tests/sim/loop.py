@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +49,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._number = 0
         self._dead: set[str] = set()
         self._frozen: dict[str, deque[asyncio.Handle]] = {}
+        self._waiting = ""
+        """The process that waits in a call, while others run."""
         self._on_step = on_step
         self.steps = 0
         self.errors: list[str] = []
@@ -80,8 +83,27 @@ class SimLoop(asyncio.BaseEventLoop):
             self._frozen[process] = self._queues.pop(process, deque())
 
     def thaw(self, process: str) -> None:
-        if queue := self._frozen.pop(process, None):
+        if process != self._waiting and (queue := self._frozen.pop(process, None)):
             self._queues[process] = queue
+
+    def wait_in_call(self, process: str, seconds: float) -> None:
+        """Let other processes run before the caller, a call of this process, goes on. Only one waits at a time."""
+        if self._waiting or process in self._frozen:
+            return
+        until, task = self._now + seconds, asyncio.current_task(self)
+        self.freeze(process)
+        self._waiting = process
+        if task is not None:
+            asyncio.tasks._leave_task(self, task)
+        try:
+            while self._queues or self._next_timer() <= until:
+                self._run_once()
+        finally:
+            if task is not None:
+                asyncio.tasks._enter_task(self, task)
+            self._waiting = ""
+            self.thaw(process)
+        self._now = max(self._now, until)
 
     def unhandled(self) -> list[str]:
         """What tasks of living processes have raised, for which nobody has asked."""
@@ -157,11 +179,9 @@ class SimLoop(asyncio.BaseEventLoop):
             if not timer.cancelled():
                 self._enqueue(timer)
         if not queues:
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            if not timers:
+            if (then := self._next_timer()) == math.inf:
                 raise RuntimeError("nothing is left to run, and nobody will wake the tasks that wait")
-            self._now = timers[0][0]
+            self._now = then
             return
         process = next(iter(queues)) if len(queues) == 1 else self._rng.choice(list(queues))
         queue = queues[process]
@@ -171,7 +191,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if not handle.cancelled():
             self.steps += 1
             handle._run()
-            self._on_step()
+            if not self._waiting:  # else what it raises would be raised within the call
+                self._on_step()
+
+    def _next_timer(self) -> float:
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else math.inf
 
     def _make_task(self, loop: Any, work: Any, *, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
         process = PROCESS.get() if context is None else context.get(PROCESS, "world")

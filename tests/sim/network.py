@@ -112,7 +112,7 @@ class SimNetwork:
         try:
             await asyncio.sleep(delay_s)
         except asyncio.CancelledError:  # what is under way arrives, although nobody waits for its answer any more
-            context = _context_of("network")
+            context = context_of("network")
             self._loop.call_at(arrives_at, self._arrive_late, client, method, url, body, headers, context=context)
             raise
         self._check(client, method, base, path, body, headers)
@@ -201,7 +201,7 @@ class SimNetwork:
 
     def _later(self, process: str, act: Callable[..., object], *args: object) -> None:
         """Let a message arrive at a process."""
-        self._loop.call_later(self._delay_s(), act, *args, context=_context_of(process))
+        self._loop.call_later(self._delay_s(), act, *args, context=context_of(process))
 
     def _delay_s(self) -> float:
         factor = 1000.0 if self._rng.random() < self.faults.slow else 1.0
@@ -213,7 +213,7 @@ class SimNetwork:
             answer.set_exception(ConnectionResetError("the connection was reset"))
 
 
-def _context_of(process: str) -> contextvars.Context:
+def context_of(process: str) -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(PROCESS.set, process)
     return context

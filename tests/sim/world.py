@@ -8,12 +8,14 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +24,10 @@ from fastapi.dependencies import models
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import RollyardError
-from rollyard.records.rollout_keys import Key, Shard
+from rollyard.records.rollout_keys import Shard
 from rollyard.records.run_types import Keys
-from rollyard.records.types import Json
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.types import Json, State
 from rollyard.resources_servers.base import serve
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.config.run_config import RunConfig, ServerSpec
@@ -36,16 +39,18 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import _call
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
-from rollyard.services.rollouts.collector import CollectionLimits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
+from rollyard.services.rollouts.collectors import Collectors
 from rollyard.services.rollouts.shards import merge
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from tests.sim.clock import CLOCK
 from tests.sim.disk import SimDisk
-from tests.sim.episodes import LEDGER, MAX_TURNS, Adding, Broken, Engine, Ledger, check_row, stranger
+from tests.sim.episodes import LEDGER, MAX_TURNS, Adding, Broken, Engine, Ledger, stranger
 from tests.sim.loop import PROCESS, SimLoop
-from tests.sim.network import Faults, SimNetwork, SimTransport
+from tests.sim.network import Faults, SimNetwork, SimTransport, context_of
+from tests.sim.output import EDIT, Output, shard_of
 
 IDLE_S = 1000.0
 """Virtual time after which nothing may be left of any episode: agents wait 900 s for a model, and idle limits are less.
@@ -62,16 +67,11 @@ MAX_STARTS = 80
 KEYS = Keys(run_id="simulated", secret="a secret", token="a token")
 HEAD = "http://head:1"
 KILLED = "killed"
-_SHARD = re.compile(r"\.shard-(\d+)-of-(\d+)")
-_ASIDE = re.compile(r"_(torn|recovered)\.|\.stale")
-"""Files in which the product keeps what others have damaged."""
 _TAKEN = re.compile(r"was (removed|moved|replaced)\b.* while it was")
 """What a command says whose file another program has taken from it."""
-_FAULTS = frozenset(
-    {"unreachable", "connection_lost", "session_lost", "wrong_run", "timeout"}
-    | {"rate_limited", "upstream_error", "malformed_answer"}
-)
-"""Kinds of failures that hosts and engines cause."""
+_LOST = frozenset({"session_lost", "wrong_run"})
+_FAILURES = _LOST | {"unreachable", "connection_lost", "timeout", "rate_limited", "upstream_error", "malformed_answer"}
+"""Kinds of failures that hosts and engines cause; neither a model nor our code may cause one."""
 _RESUMING = re.compile(r"resuming: (\d+) of")
 
 
@@ -107,11 +107,30 @@ class _Loading(SimpleAgent):
         await super().start()
 
 
+class _Part:
+    """One of the collectors of a command that has several."""
+
+    def __init__(self, world: World, process: str, end: asyncio.Future[str]) -> None:
+        self.process = process
+        self._world = world
+        self._end = end
+
+    def send(self, number: signal.Signals) -> None:
+        if not self._end.done():
+            self._world.send(self.process, number)
+
+    async def wait(self) -> int:
+        how = await asyncio.shield(self._end)
+        return {KILLED: -signal.SIGKILL, "complete": EXIT_DONE, "interrupted": EXIT_INTERRUPTED}.get(how, EXIT_FAILED)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What a seed plays. Times are means in seconds of virtual time; 0: never."""
 
     tasks: int
+    refused: int | None
+    """A task that its environment rejects."""
     repeats: int
     parallel: int
     environments: int
@@ -128,6 +147,12 @@ class Scenario:
     """A link between two processes is cut."""
     collector_kills: float
     collector_freezes: float
+    interrupts: float
+    """A collector gets Ctrl-C, and perhaps a second one."""
+    mistakes: float
+    """Probability that the operator repeats a command with another option or input, before the right one."""
+    overwrites: float
+    """Probability that a command starts over."""
     power: float
     """The host of the collectors loses power."""
     merges: float
@@ -136,6 +161,8 @@ class Scenario:
     """Another program renames, edits, truncates, extends or removes a file of the output."""
     full: float
     """Probability that a write finds the disk full."""
+    collectors: int
+    """Number of processes with which a command collects that has no shard."""
     shards: tuple[int, ...]
     """Number of jobs that share the output, and of those that continue it after all of the jobs before were killed."""
 
@@ -150,6 +177,14 @@ class Scenario:
         faults = self.faults
         return not any((*list(vars(faults).values())[1:], self.engine, self.kills, self.freezes, self.cuts))
 
+    @property
+    def failures(self) -> frozenset[str]:
+        """Kinds of failures that an attempt can have."""
+        if self.is_calm:
+            return frozenset()
+        is_stable = not (self.kills or self.freezes or self.cuts or self.faults.duplicate or self.engines > 1)
+        return _FAILURES - _LOST if is_stable else _FAILURES
+
     @classmethod
     def drawn(cls, rng: random.Random) -> Scenario:
         is_calm = rng.random() < 0.1
@@ -161,7 +196,8 @@ class Scenario:
             return rng.choice([0.0, rng.uniform(least_s, most_s)])
 
         return cls(
-            tasks=rng.randint(1, 4),
+            tasks=(tasks := rng.randint(1, 4)),
+            refused=rng.choice([None, None, None, tasks - 1]) if tasks > 1 else None,
             repeats=rng.randint(1, 3),
             parallel=rng.randint(1, 8),
             environments=rng.randint(1, 2),
@@ -183,10 +219,14 @@ class Scenario:
             cuts=0.0 if is_calm else rng.choice([0.0, rng.uniform(10.0, 120.0), 0.0]),
             collector_kills=every(1.0, 30.0),
             collector_freezes=every(5.0, 60.0),
+            interrupts=every(1.0, 30.0),
+            mistakes=rate(0.3),
+            overwrites=rng.choice([0.0, 0.0, 0.1]),
             power=rng.choice([0.0, every(5.0, 60.0)]),
             merges=every(5.0, 60.0),
             tampering=rng.choice([0.0, every(5.0, 60.0)]),
             full=rng.choice([0.0, 0.0, 0.05]),
+            collectors=rng.choice([1, 1, 1, 2, 3]),
             shards=tuple(rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 1, 2]))),
         )
 
@@ -217,16 +257,28 @@ class World:
         """Addresses of dead processes. Another server may get one of them."""
         self._ends: dict[str, asyncio.Future[str]] = {}
         """Process on the host of the collectors -> how it ended."""
+        self._parts: defaultdict[str, list[str]] = defaultdict(list)
+        """Process -> the processes that it has started, which die with it."""
+        self._collectors: dict[str, Collector] = {}
         engines = [f"engine-{number}" for number in range(self.scenario.engines)]
         self._engines = [Engine(name, random.Random(f"{name} {seed}"), self.scenario.engine) for name in engines]
         self._is_whole = asyncio.Event()
         """Set once all rollouts are in files."""
-        self._reported: set[Key] = set()
-        """What is in files that nobody but the commands has touched since one ended as complete."""
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "out" / "rollouts.jsonl"
+        refused = set() if self.scenario.refused is None else {self.scenario.refused}
+        tasks, repeats, is_ours = self.scenario.tasks, self.scenario.repeats, not self.scenario.tampering
+        path = self.folder / "out" / "rollouts.jsonl"
+        self._limits = CollectionLimits(self.scenario.parallel, rollout_timeout_s=120.0, max_failure_rate=1.0)
+        self.output = Output(
+            path,
+            tasks,
+            repeats,
+            refused,
+            self.scenario.failures,
+            self.ledger,
+            self._limits,
+            self.disk.synced,
+            is_ours=is_ours,
+        )
 
     def run(self) -> None:
         """Play the seed. Raises Broken, or what the product's code raised where it must not."""
@@ -241,7 +293,7 @@ class World:
                         raise Broken(unhandled[0])
                 finally:
                     self._bury()
-            self._check_output()
+            self.output.check_end()
         finally:
             asyncio.set_event_loop(None)
             CLOCK.loop = None
@@ -259,6 +311,7 @@ class World:
             self.loop.end()
             self.network.end()
             self._ends.clear()
+            self._collectors.clear()
             self.servers.clear()
             for name, function in vars(models).items():
                 if name.endswith("_cached"):  # FastAPI's caches hold the servers of thousands of routes
@@ -268,7 +321,9 @@ class World:
 
     async def _play(self) -> None:
         (self.folder / "out").mkdir()
-        (self.folder / "in.jsonl").write_bytes(b"".join(self._task(number) for number in range(self.scenario.tasks)))
+        tasks = [self._task(number) for number in range(self.scenario.tasks)]
+        (self.folder / "in.jsonl").write_bytes(b"".join(tasks))
+        (self.folder / "other.jsonl").write_bytes(b"".join([*tasks[:-1], tasks[-1].replace(b"reach", b"add up to")]))
         self.disk.sync_all()
         self._start_head()
         for engine in self._engines:
@@ -291,6 +346,8 @@ class World:
 
     def _task(self, number: int) -> bytes:
         target = self.rng.randint(0, 6)
+        if number == self.scenario.refused:
+            target = -1
         agent = f"agent-{number % self.scenario.environments}"
         question = {"role": "user", "content": f"reach target {target}"}
         params = {"input": [question]}
@@ -314,12 +371,16 @@ class World:
     def _died(self, process: str, how: str = KILLED) -> None:
         """End a process, of which nothing runs again."""
         self.log(f"{process} ended: {how}")
+        self.output.process_died(self.disk.open_of(process))
         self.loop.kill(process)
         self.disk.close_of(process)
         self._addresses += self.network.process_died(process)
         self.servers.pop(process, None)
         if (end := self._ends.get(process)) is not None and not end.done():
             end.set_result(how)
+        for part in self._parts.pop(process, ()):
+            if not self._ends[part].done():
+                self._died(part)
 
     # The servers
 
@@ -452,9 +513,9 @@ class World:
     async def _lose_power(self) -> None:
         self.log("power failure")
         self._kill_collectors()
+        self.output.check_kept()
         self.disk.lose_power()
-        if lost := self._reported - self._keys().keys():
-            raise Broken(f"commands have ended as complete, and a power failure took {sorted(lost)}")
+        self.output.check_reported()
 
     def _kill_collectors(self) -> None:
         for process, end in self._ends.items():
@@ -477,17 +538,17 @@ class World:
             await self._merge()
 
     async def _merged(self) -> str:
-        merged = await asyncio.to_thread(merge, self.output)
+        merged = await asyncio.to_thread(merge, self.output.path)
         return f"merged {merged.files} files"
 
     async def _tamper(self) -> None:
         """What another program does to a file. The operator undoes it after a while, as the messages ask for."""
-        files = sorted(path for path in self.output.parent.iterdir() if path.name.startswith("rollouts"))
+        files = sorted(path for path in self.output.folder.iterdir() if path.name.startswith("rollouts"))
         if not files:
             return
         path, act = self.rng.choice(files), self.rng.choice(["rename", "edit", "truncate", "extend", "remove"])
         size = path.stat().st_size
-        self._reported.clear()
+        self.output.reported.clear()
         self.log(f"{act} {path.name}")
         if act == "rename":
             await self._rename_for_a_while(path)
@@ -508,21 +569,20 @@ class World:
         try:
             await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
-            rows = shard.output(self.output) if (shard := _shard_of(path)) else path
+            rows = shard.output(self.output.path) if (shard := shard_of(path)) else path
             is_owned = rows == path or rows.exists()  # else a merge has taken the rows, and nobody would remove it
             if is_owned and not path.exists() and aside.exists():
                 aside.rename(path)
                 self.disk.sync_all()  # or a power failure would take the file away again, and nobody would mend it
 
     async def _edit_for_a_while(self, path: Path, place: int) -> None:
-        edit = b"\x01"  # valid nowhere in JSON
         fd = os.open(path, os.O_RDWR)  # whatever name the file has later
         try:
             before = os.pread(fd, 1, place)
-            os.pwrite(fd, edit, place)
+            os.pwrite(fd, EDIT, place)
             await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
-            if os.pread(fd, 1, place) == edit:
+            if os.pread(fd, 1, place) == EDIT:
                 os.pwrite(fd, before, place)
             os.close(fd)
 
@@ -562,11 +622,13 @@ class World:
                 hung.append(process)
                 self.loop.call_later(self.rng.expovariate(1 / 20), self._thaw, process)
                 continue
-            if (how := await asyncio.shield(end)) == "complete":  # a cancelled job leaves its process to be killed
-                self._report(shard)
+            how = await asyncio.shield(end)  # a cancelled job leaves its process to be killed
+            if self.output.is_done(shard, how):
                 break
             if how != KILLED:
                 await asyncio.sleep(self.rng.uniform(0.1, 20.0))
+            if self.rng.random() < self.scenario.mistakes:
+                await self._mistake(shard)
         else:
             raise Broken(f"the command was repeated {MAX_STARTS} times, and the output is not complete")
         for process in hung:
@@ -577,12 +639,11 @@ class World:
         """Kill, freeze or leave alone a collector that was just started; False if it is frozen, and left so."""
         scenario, rng = self.scenario, self.rng
         kill_s, freeze_s = (
-            rng.expovariate(1.0 / mean_s) if mean_s and self._numbers["disturbed"] < 12 else LIMIT_S
+            rng.expovariate(1.0 / mean_s) if mean_s and self._may_disturb() else LIMIT_S
             for mean_s in (scenario.collector_kills, scenario.collector_freezes)
         )
         if min(kill_s, freeze_s) == LIMIT_S:
             return True
-        self._numbers["disturbed"] += 1
         await asyncio.wait([end], timeout=min(kill_s, freeze_s))
         if end.done():
             return True
@@ -612,8 +673,8 @@ class World:
         folder = self.folder / f"moved-{self._numbers['moved']}"
         folder.mkdir()
         self.log(f"mv out/* {folder.name}")
-        self._reported.clear()
-        for path in sorted(self.output.parent.iterdir()):
+        self.output.start_over()
+        for path in sorted(self.output.folder.iterdir()):
             path.rename(folder / path.name)
         self.disk.sync_all()  # or a power failure would move them back over the new ones
 
@@ -641,16 +702,87 @@ class World:
             self.loop.errors.append(f"{process} has ended ({how}), and left files open: {left}")
         self._died(process, how)
 
-    async def _collector(self, process: str, shard: Shard | None) -> str:
+    async def _collector(self, process: str, shard: Shard | None, *, mistake: str = "", merges: bool = True) -> str:
+        """Run one command; `mistake`: what its operator has mistyped."""
         lag = LoopLag()
         client, registry = self._client(process, lag)
-        limits = CollectionLimits(parallel=self.scenario.parallel, rollout_timeout_s=120.0, max_failure_rate=1.0)
-        plan = CollectionPlan(self.output, repeats=self.scenario.repeats, limits=limits, shard=shard)
-        tasks = TaskFile(self.folder / "in.jsonl", agent=None, limit=None)
+        plan = CollectionPlan(
+            self.output.path,
+            repeats=self.scenario.repeats + (mistake == "repeats"),
+            seeded=mistake == "seeded",
+            params={"temperature": 0.5} if mistake == "params" else {},
+            overwrite=shard is None and not mistake and self._starts_over(),
+            limits=self._limits,
+            shard=shard,
+            merges=merges,
+        )
+        tasks = TaskFile(self.folder / ("other.jsonl" if mistake == "input" else "in.jsonl"), agent=None, limit=None)
         async with OpenCollection.opened(plan, tasks, StackClients(client, registry)) as collection:
             for note in collection.notes:
                 self._check_printed(note)
-            return await collection.run(print_line=self.log)
+
+            async def watch(collector: Collector | Collectors) -> State:
+                if isinstance(collector, Collector):
+                    self._collectors[process] = collector
+                mean_s = self.scenario.interrupts
+                if merges and mean_s and self._may_disturb():
+                    delay_s = self.rng.expovariate(1.0 / mean_s)
+                    self.loop.call_later(delay_s, self._interrupt, process, collector, collection)
+                return await collector.run()
+
+            if shard is None and self.scenario.collectors > 1 and collection.missing:
+                self.output.commands[process].sums = True
+                start = partial(self._start_part, process)
+                return await collection.run_collectors(self.scenario.collectors, start, watch, print_line=self.log)
+            return await collection.run(watch, print_line=self.log)
+
+    async def _start_part(self, command: str, shard: Shard, write: Callable[[bytes], None]) -> _Part:
+        process = self._spawn_name(f"collector-{shard.number}")
+        end = self._ends[process] = self.loop.create_future()
+        self._parts[command].append(process)
+        if self.scenario.collector_kills and self._may_disturb():
+            self.disk.die_within(process, 60)
+        self.loop.spawn(process, self._command(process, self._collector(process, shard, merges=False)))
+        return _Part(self, process, end)
+
+    def send(self, process: str, number: signal.Signals) -> None:
+        if (collector := self._collectors.get(process)) is None:  # it does not handle signals yet
+            self._died(process)
+        else:
+            act = collector.drain if number == signal.SIGUSR1 else collector.cancel
+            self.loop.call_soon(act, context=context_of(process))
+
+    def _interrupt(self, process: str, collector: Collector | Collectors, collection: OpenCollection) -> None:
+        """Ctrl-C, which lets what is in flight end; a second one does not."""
+        self.log(f"Ctrl-C {process}")
+        self.output.interrupted(process, collection.progress.in_flight)
+        collector.drain()
+        if self.rng.random() < 0.5:
+            self.loop.call_later(self.rng.expovariate(0.5), collector.cancel)
+
+    def _starts_over(self) -> bool:
+        if self.scenario.tampering or max(self.scenario.shards) > 1 or self.rng.random() >= self.scenario.overwrites:
+            return False
+        self._numbers["moved"] += 1
+        self.output.reported.clear()
+        return self._numbers["moved"] <= 3
+
+    async def _mistake(self, shard: Shard | None) -> None:
+        """Repeat the command with another option or input, which would mix other rollouts with those that are there."""
+        if self.scenario.tampering or not self.output.rows():
+            return
+        mistake = self.rng.choice(["repeats", "seeded", "params", "input"])
+        process = self._spawn_name("collector" if shard is None else f"collector-{shard.number}")
+        end = self._ends[process] = self.loop.create_future()
+        self.loop.spawn(process, self._command(process, self._collector(process, shard, mistake=mistake)))
+        how = await asyncio.shield(end)
+        if how != KILLED and not how.startswith("error: "):
+            raise Broken(f"a command with other {mistake} has continued the output: {how}")
+
+    def _may_disturb(self) -> bool:
+        """Whether a command may still be disturbed, of which the first ones of a seed are."""
+        self._numbers["disturbed"] += 1
+        return self._numbers["disturbed"] <= 24
 
     # What must hold
 
@@ -669,77 +801,17 @@ class World:
         if process == "world":
             return
         try:
-            if path.endswith("_status.json"):
-                self._check_status(Path(path))
-            elif path.endswith(".jsonl") and self.output.parent == Path(path).parent:
-                self._check_last_line(Path(path))
-                if not self._is_whole.is_set() and len(self._keys()) == len(self._all):
-                    self._is_whole.set()
+            self.output.check_change(process, Path(path))
+            if not self._is_whole.is_set() and self.output.rows().keys() == self.output.due:
+                self._is_whole.set()
         except Broken as broken:
             self.loop.errors.append(f"{process}: {broken}")
 
-    def _check_last_line(self, path: Path) -> None:
-        if not path.exists() or _ASIDE.search(path.name):
-            return
-        content = path.read_bytes()
-        start = content.rfind(b"\n", 0, -1) + 1
-        if not content.endswith(b"\n") or b"\x01" in content[start:]:
-            return
-        row = orjson.loads(content[start:])
-        if path.stem.endswith("_failures"):
-            if "reward" in row:
-                raise Broken(f"a failed attempt has a reward: {row}")
-            self._check_cause(row)
-            return
-        check_row(row, self.ledger)
-        keys = _keys_in(content)
-        if len(keys) != keys.total():
-            raise Broken(f"{path.name} has a rollout twice: {keys}")
-
-    def _check_cause(self, row: Json) -> None:
-        """A failed attempt is a fault of a host or an engine, and neither the model's nor one of our code."""
-        scenario, kind = self.scenario, row["failure_kind"]
-        is_stable = not (scenario.kills or scenario.freezes or scenario.cuts or scenario.engines > 1)
-        is_lost = kind in ("session_lost", "wrong_run") and is_stable and not self.ledger.repeats
-        if scenario.is_calm or kind not in _FAULTS or is_lost:
-            raise Broken(f"an attempt has failed without a cause: {row}")
-
-    def _check_status(self, path: Path) -> None:
-        """A status counts what is in the files, unless another program changes them, which is found a second later."""
-        status = orjson.loads(path.read_bytes())
-        if self.scenario.tampering:
-            return
-        shard = _shard_of(path)
-        present = sum(shard is None or key in shard for key in self._keys())
-        if status["measured"] > present:
-            raise Broken(f"{path.name} counts {status['measured']} rollouts, and {present} are in the files")
-        if status["state"] == "complete" and status["measured"] != status["expected"]:
-            raise Broken(f"{path.name} is complete with {status['measured']} of {status['expected']} rollouts")
-
     def _check_printed(self, note: str) -> None:
         self.log(note)
-        if (found := _RESUMING.match(note)) and int(found[1]) > len(self._keys()) and not self.scenario.tampering:
-            raise Broken(f"{note!r} was printed, and {len(self._keys())} rollouts are in the files")
-
-    def _report(self, shard: Shard | None) -> None:
-        """A command says that its share is complete: check that it is, and expect it to stay so."""
-        share = {key for key in self._all if shard is None or key in shard}
-        if not self.scenario.tampering:
-            if missing := share - self._keys().keys():
-                raise Broken(f"a command has ended as complete, and {sorted(missing)} are missing")
-            self._reported |= share
-
-    @property
-    def _all(self) -> set[Key]:
-        return {(task, repeat) for task in range(self.scenario.tasks) for repeat in range(self.scenario.repeats)}
-
-    def _keys(self) -> Counter[Key]:
-        """The keys of the complete rows in all files of the output."""
-        found = Counter[Key]()
-        for path in (self.output, *sorted(self.output.parent.glob("rollouts.shard-*-of-?.jsonl"))):
-            if path.exists():
-                found += _keys_in(path.read_bytes())
-        return found
+        is_moved = self.scenario.tampering or self._numbers["moved"]
+        if (found := _RESUMING.match(note)) and int(found[1]) > len(self.output.rows()) and not is_moved:
+            raise Broken(f"{note!r} was printed, and {len(self.output.rows())} rollouts are in the files")
 
     async def _check_servers(self) -> None:
         """On a network that works again, nothing may be left of any episode once the idle limits have passed."""
@@ -767,25 +839,6 @@ class World:
             return f"the directory has {sorted(found)}, and the processes are {self._slots}"
         return ""
 
-    def _check_output(self) -> None:
-        if not self.output.exists():
-            raise Broken("the output has left out everything")
-        keys = _keys_in(self.output.read_bytes())
-        if keys != Counter(self._all):
-            raise Broken(f"the output has {sorted(keys.elements())}; expected each of {sorted(self._all)} once")
-        rows = [orjson.loads(line) for line in self.output.read_bytes().splitlines()]
-        for row in rows:
-            check_row(row, self.ledger)
-        proofs = Counter(row["proof"] for row in rows)
-        if repeated := [one for one, count in proofs.items() if count > 1]:
-            raise Broken(f"one episode gave two rows: {repeated}")
-        status = orjson.loads(self.output.with_name("rollouts_status.json").read_bytes())
-        if (status["state"], status["expected"], status["measured"]) != ("complete", len(keys), len(keys)):
-            raise Broken(f"the last status is {status}")
-        names = [path.name for path in self.output.parent.iterdir()]
-        if left := [name for name in names if name.startswith((".", "rollouts.shard")) and not _ASIDE.search(name)]:
-            raise Broken(f"temporary files are left: {left}")
-
 
 _ADDING = serve(Adding)
 _AGENT = {"max_steps": MAX_TURNS, "model_timeout_s": 70.0, "tool_timeout_s": 20.0}
@@ -795,15 +848,5 @@ def _shards(count: int) -> list[Shard | None]:
     return [None] if count == 1 else [Shard(number + 1, count) for number in range(count)]
 
 
-def _shard_of(path: Path) -> Shard | None:
-    found = _SHARD.search(path.name)
-    return Shard(int(found[1]), int(found[2])) if found else None
-
-
 def _manifest_of(path: Path) -> Path:
     return path.with_name(f"{path.stem.removesuffix('_failures')}_manifest.json")
-
-
-def _keys_in(content: bytes) -> Counter[Key]:
-    rows = [orjson.loads(line) for line in content.split(b"\n")[:-1] if b"\x01" not in line]
-    return Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)

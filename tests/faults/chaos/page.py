@@ -42,17 +42,20 @@ Collectors, shards and merges, agents, model servers, environments and the head,
 event loop with a virtual clock. The seed draws which process runs next, and the faults:
 
 - network: requests and responses are late (also when the caller has given up), lost, repeated or cut, links break;
-- disk: writes are short or find no space, power fails, another program changes files;
+- disk: writes are short or find no space, calls take a second in which others run, power fails, another program
+  changes files;
 - processes die, alone or all of a host, hang, and are restarted or replaced; jobs continue with other shards;
+- operator: Ctrl-C, `--overwrite`, a command that is repeated with another option or input; a task that is rejected;
 - policy: one or two engines, wrong, malformed and late responses, turns with several calls, invalid calls and none
   that is finished;
 - servers and callers of another run have the addresses of dead ones.
 
 A seed fails on an unhandled exception, also one that a server reports, an endless wait, a reward that no environment
-gave for that row, a rollout that is lost, also in a power failure, or there twice, a row that differs from what the
-model said and the environment did and told it, a failed attempt where nothing fails, a server that works for a caller
-that has left, a status that counts too much, or a session, request, environment or file that is left. Bytes on
-sockets, threads, `ng_run`'s own processes, network file systems and training are not simulated.
+gave for that row, a rollout that is there twice, a line of a file that is lost, also in a power failure, a row that
+differs from what the model said and the environment did and told it, a failed attempt without a cause or with a wrong
+number, a server that works for a caller that has left, a status that does not say what has happened until then, or a
+session, request, environment or file that is left. Bytes on sockets, threads, `ng_run`'s own processes, network file
+systems and training are not simulated.
 """
 
 PLANTED = """\

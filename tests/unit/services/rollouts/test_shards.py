@@ -16,7 +16,7 @@ from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Expected, Key, Shard
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.shards import merge, shard_files, shard_progress
+from rollyard.services.rollouts.shards import merge, move_aside, shard_files, shard_progress
 from rollyard.services.rollouts.store import JsonLines
 from tests.support.stacks import keys_of, read_rows
 
@@ -136,6 +136,13 @@ def test_torn_lines_are_set_aside_and_not_merged(output: Path) -> None:
     assert (output.with_name("x.shard-1-of-1_torn.jsonl")).read_bytes() == orjson.dumps(row(EVERY[-1]))
 
 
+def test_a_torn_line_of_failed_attempts_is_set_aside_before_its_file_is_removed(output: Path) -> None:
+    torn = b'{"_ng_task_index": 0'
+    RolloutPaths(write_shard(output, "1/1")).failures.write_bytes(torn)
+    merge(output)
+    assert (output.parent / "x.shard-1-of-1_failures_torn.jsonl").read_bytes() == torn
+
+
 def test_failed_attempts_and_materialized_inputs_are_merged_once(output: Path) -> None:
     materialized = [{"_ng_task_index": 0, "_ng_rollout_index": 1, "input": "a"}]
     for number in (1, 2):
@@ -181,12 +188,13 @@ def test_a_job_that_is_running_keeps_its_file(output: Path) -> None:
     assert shard_files(output) == []
 
 
+@pytest.mark.parametrize("left", range(15))
 def test_a_removal_that_was_interrupted_is_continued_by_the_next_merge(
-    output: Path, monkeypatch: pytest.MonkeyPatch
+    output: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     for number in range(1, 4):
         write_shard(output, f"{number}/3")
-    unlink, left = Path.unlink, 7
+    unlink = Path.unlink
 
     def fail(path: Path, missing_ok: bool = False) -> None:
         nonlocal left
@@ -201,7 +209,31 @@ def test_a_removal_that_was_interrupted_is_continued_by_the_next_merge(
         with pytest.raises(OSError, match="killed"):
             merge(output)
     merge(output)
-    assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
+    assert keys_of(read_rows(output)) == EVERY
+    assert files_of(output) == {"x.jsonl", "x_manifest.json", "x_status.json"}
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_moving_shards_aside_that_was_interrupted_is_continued_by_the_next_command(
+    output: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    for text in ("1/2", "2/2"):
+        RolloutPaths(write_shard(output, text)).failures.write_bytes(orjson.dumps(failure(EVERY[0])) + b"\n")
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("killed")
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="killed"):
+            move_aside(output)
+    move_aside(output)
+    assert not [name for name in files_of(output) if name.endswith((".json", ".jsonl"))]
 
 
 def test_an_empty_file_of_a_job_that_was_killed_at_once_is_removed_with_the_others(output: Path) -> None:

@@ -183,3 +183,27 @@ def test_a_collector_needs_an_open_file_per_episode_only_for_agents_without_chan
     check_open_files(with_open_files({}, plain="agent"), REACHED, limit, collectors=2)
     with pytest.raises(OperatorError, match=rf"^this command may open {limit} files.*--num-collectors"):
         check_open_files(with_open_files({}, plain="agent"), REACHED, limit)
+
+
+def test_a_command_whose_output_was_moved_writes_no_status_beside_another_one(tmp_path: Path) -> None:
+    output = tmp_path / "x.jsonl"
+    with closing(store(output)) as moved:
+        output.rename(tmp_path / "moved.jsonl")
+    output.touch()
+    moved.write_status(CollectionProgress(1).status("complete"))
+    assert read_status(output) is None
+
+
+def test_an_output_that_is_moved_before_it_is_read_is_named(tmp_path: Path) -> None:
+    output = tmp_path / "x.jsonl"
+    with closing(store(output)) as moved:
+        output.rename(tmp_path / "moved.jsonl")
+        with pytest.raises(RunError, match=r"x\.jsonl was moved to .*moved\.jsonl"):
+            moved.load()
+
+
+def test_what_a_killed_overwrite_was_writing_is_removed_by_the_next_command(tmp_path: Path) -> None:
+    left = tmp_path / ".x.jsonl.new"
+    left.touch()
+    with closing(store(tmp_path / "x.jsonl")):
+        assert not left.exists()
