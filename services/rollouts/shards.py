@@ -71,7 +71,8 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
 
     The shards are removed once the output is complete, or with `only_idle`, which refuses those of running jobs. After
     a crash, the next merge goes on. Raises OperatorError if there is nothing to merge or the files are of different
-    collections, InUse if another process is writing to the output, and RunError if a file cannot be read or written.
+    collections, InUse if another process is writing to the output, and RunError if a file cannot be read or written, or
+    was moved meanwhile.
     """
     paths = RolloutPaths(output)
     if not shard_files(output) and not paths.manifest.exists():
@@ -82,10 +83,10 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         rows = held.enter_context(closing(JsonLines(output)))
         paths.remove_unfinished()
         manifest, files = _check_same_collection(output)  # again: another merge may have removed some before the lock
-        running: list[Path] = []
+        idle, running = list[JsonLines](), list[Path]()
         for file in files:
             try:
-                held.enter_context(closing(JsonLines(file)))  # moves an incomplete last line aside
+                idle.append(held.enter_context(closing(JsonLines(file))))  # moves an incomplete last line aside
                 for lines in filter(Path.exists, (RolloutPaths(file).failures, RolloutPaths(file).materialized)):
                     JsonLines(lines).close()  # likewise
             except InUse:
@@ -103,23 +104,28 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         for key, line in valid_rows(rows.rows(), output, expected):
             add(key, line)
         if files:
+            rows.check()
             replace(paths.manifest, encode_manifest(manifest))
         for file in files:
             for key, line in valid_rows(_lines(file), file, expected):
                 if add(key, line):
                     rows.append(line.line[:-1])
         rows.sync()
-        shards = [RolloutPaths(file) for file in files]
-        _merge_lines(paths.failures, [shard.failures for shard in shards], lambda line: hash(line.line))
-        _merge_lines(paths.materialized, [shard.materialized for shard in shards], _key)
+        merged = [RolloutPaths(file) for file in files]
+        _merge_lines(paths.failures, [file.failures for file in merged], lambda line: hash(line.line))
+        _merge_lines(paths.materialized, [file.materialized for file in merged], _key)
         refused = sum(done.add(key) for key in _rejected(output, [], expected))  # no job has to collect them
         progress.resumed()
         progress.failed += refused
         if files:
             state: State = "complete" if progress.measured == expected.count else "incomplete"
+            rows.check()
             replace(paths.status, orjson.dumps(progress.status(state).model_dump(), option=orjson.OPT_INDENT_2))
         if only_idle or len(done) == expected.count:
-            _remove([file for file in files if file not in running])
+            for shard in (one for one in idle if one.path not in running):
+                rows.check()  # an output that was moved away may have been begun again
+                shard.check()
+                _remove([shard.path])
             sync_folder(output.parent)
     return Merged(paths, progress, refused, len(files), len(running))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters, Manifest
 from rollyard.records.rollout_file import RolloutPaths, read_status
@@ -211,6 +211,24 @@ def test_a_removal_that_was_interrupted_is_continued_by_the_next_merge(
     merge(output)
     assert keys_of(read_rows(output)) == EVERY
     assert files_of(output) == {"x.jsonl", "x_manifest.json", "x_status.json"}
+
+
+def test_a_merge_whose_output_was_moved_removes_nothing_of_the_new_one(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shard(output, "1/1")
+
+    def start_over(*_: object) -> int:
+        (output.parent / "moved").mkdir()
+        for path in output.parent.glob("x*"):
+            path.rename(output.parent / "moved" / path.name)
+        write_shard(output, "1/1", EVERY[:1])
+        return 0
+
+    monkeypatch.setattr(CollectionProgress, "resumed", start_over)
+    with pytest.raises(RunError, match="was moved to"):
+        merge(output)
+    assert files_of(output) == {"moved", "x.shard-1-of-1.jsonl", "x.shard-1-of-1_manifest.json"}
 
 
 @pytest.mark.parametrize("left", range(6))
