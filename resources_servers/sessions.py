@@ -184,6 +184,8 @@ class Sessions:
             return None
         session.ended = True
         del self._open[session.cookie]
+        if session.named:  # the request that opened it may arrive twice
+            self.forbid(session.id)
         if session.setup is not None:
             session.setup.cancel()
         elif type(session.episode).close is Environment.close and not session.turn.locked():
@@ -243,7 +245,7 @@ class Sessions:
             detail = f"{SESSION_HEADER} is {name[:80]!r}; expected 16 to 64 letters, digits, _ or -"
             raise Failure(FailureKind.BAD_REQUEST, detail)
         if cookie in self._open or name in self._tombstones:
-            state = "is already open" if cookie in self._open else "was closed before it was opened"
+            state = "is already open" if cookie in self._open else "was closed before"
             raise Failure(FailureKind.SESSION_LOST, f"session {name} {state}")
 
     def _find_among(self, call: RawRequest) -> OpenEpisode | None:

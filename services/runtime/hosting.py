@@ -136,7 +136,7 @@ class HostedServer:
         self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
-        self.server.starting = True
+        self.server.starting = not self.server.ready
         await self.listen()
         registration = Registration(
             name=self.server.name,

@@ -163,6 +163,14 @@ async def test_a_seed_that_arrives_after_its_close_opens_nothing_and_tombstones_
         assert (await seed(stack, {}, {SESSION_HEADER: f"{0:032d}"})).status == 200
 
 
+async def test_a_seed_that_arrives_again_after_the_close_of_its_session_opens_nothing() -> None:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
+        assert (await seed(stack, {}, NAME)).status == 200
+        await stack.post("environment", "/close", {}, NAME)
+        assert (await seed(stack, {}, NAME)).status == 410
+        assert (open_now(stack), Room.made) == (0, 1)
+
+
 async def test_a_session_name_can_only_close_its_session_and_must_be_valid() -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
         for name in ("short", "a.b" * 10, "x" * 65, "../" * 8):
