@@ -571,7 +571,8 @@ class World:
             await asyncio.sleep(self.rng.expovariate(0.2))
         finally:
             rows = shard.output(self.output.path) if (shard := shard_of(path)) else path
-            is_owned = rows == path or rows.exists()  # else a merge has taken the rows, and nobody would remove it
+            beside = _manifest_of(path) if rows == path else rows
+            is_owned = shard is None or beside.exists()  # else a merge has ended its shard, and nobody would remove it
             if is_owned and not path.exists() and aside.exists():
                 aside.rename(path)
                 self.disk.sync_all()  # or a power failure would take the file away again, and nobody would mend it
