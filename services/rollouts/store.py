@@ -34,7 +34,7 @@ from rollyard.records.manifest import (
     resumed_manifest,
 )
 from rollyard.records.rewards import EXPECTED, is_reward
-from rollyard.records.rollout_file import RolloutPaths
+from rollyard.records.rollout_file import RolloutPaths, read_status
 from rollyard.records.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.rows import with_seed
@@ -278,11 +278,14 @@ class RolloutStore:
             self.permanently_failed.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
-        """Replace `X_status.json`, unless the output was moved: it may be that of another collection by now.
+        """Replace `X_status.json`, unless the output was moved, and may be another collection by now, or a command that
+        began later has written it, which it can only once this store is closed.
 
         Errors are ignored: a full disk is reported when the next row is written.
         """
-        if not self._rows.is_in_place():
+        found = read_status(self.paths.output) if self._closed else None
+        is_old = found is not None and found.pid != status.pid and found.started > status.started
+        if is_old or not self._rows.is_in_place():
             return
         try:
             replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2), synced=False)

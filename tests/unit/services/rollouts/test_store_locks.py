@@ -194,6 +194,16 @@ def test_a_command_whose_output_was_moved_writes_no_status_beside_another_one(tm
     assert read_status(output) is None
 
 
+def test_a_command_writes_no_status_over_that_of_one_that_began_later(tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.jsonl"
+    with closing(store(output)) as earlier:
+        old = CollectionProgress(1).status("stopped")
+    later = CollectionProgress(1).status("complete").model_copy(update={"pid": old.pid + 1, "started": old.started + 1})
+    RolloutPaths(output).status.write_text(later.model_dump_json())
+    earlier.write_status(old)
+    assert read_status(output) == later
+
+
 def test_an_output_that_is_moved_before_it_is_read_is_named(tmp_path: Path) -> None:
     output = tmp_path / "x.jsonl"
     with closing(store(output)) as moved:
