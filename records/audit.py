@@ -28,7 +28,7 @@ class Origin(Record):
     uid: int | None = None
     """User id of the other end of the connection, if it is on this host."""
     plane: str = ""
-    """`control`: the caller has sent the run token; empty if the run has none."""
+    """`control`: the caller has sent the token of the run or the viewer; empty if none was needed."""
 
 
 class AuditLine(Record):
@@ -48,11 +48,14 @@ class AuditLine(Record):
 class AuditLog:
     """Several processes may write to the file."""
 
-    def __init__(self, path: Path | None, run_id: str, server: str) -> None:
-        """Without a path, as of servers that joined a run of another host, the lines go to the server's log."""
+    def __init__(self, path: Path | None, run_id: str, server: str, *, mode: int = 0o600) -> None:
+        """Without a path, as of servers that joined a run of another host, the lines go to the server's log. `mode`:
+        permissions of a new file, apart from what the umask forbids.
+        """
         self._path = path
         self._run_id = run_id
         self._server = server
+        self._mode = mode
 
     def write(self, act: str, origin: Origin, detail: Json, status: int | None = None) -> None:
         """Write a line. If the file cannot be written, the line is logged instead: the act has already been done."""
@@ -76,13 +79,13 @@ class AuditLog:
             log.error("%s cannot be written (%s), audit: %s", self._path, error.strerror, text)
 
     def _append(self, path: Path, line: bytes) -> None:
-        with open_private(path) as file:
+        with open_private(path, mode=self._mode) as file:
             with suppress(OSError):  # without locks, two processes may move the file at the same time
                 fcntl.flock(file, fcntl.LOCK_EX)
             found = os.fstat(file.fileno())
             if found.st_size + len(line) > MAX_BYTES and os.path.samestat(found, path.stat()):
                 path.replace(path.with_name(f"{path.stem}.1{path.suffix}"))
-                with open_private(path) as fresh:
+                with open_private(path, mode=self._mode) as fresh:
                     append_line(fresh.fileno(), line)
             else:
                 append_line(file.fileno(), line)

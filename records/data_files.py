@@ -104,6 +104,7 @@ SIDECAR_CONTENTS = {
     "_failures.jsonl": "the failed attempts of a collection",
     "_notes.jsonl": "the notes on the rollouts of a collection",
     "_audit.jsonl": "the audit log of the notes on a collection",
+    "_audit.1.jsonl": "the earlier audit log of the notes on a collection",
 }
 """Suffix of each file next to a collection's output -> what the file contains. None of them contains tasks."""
 _MANIFEST = "_manifest.json"

@@ -270,9 +270,9 @@ def check_writable(folder: Path, shown: str) -> Path:
     return parent
 
 
-def open_private(path: Path, flags: int = os.O_APPEND) -> BinaryIO:
-    """Open a file for writing; if it is new, only its owner can read it. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600), "wb")
+def open_private(path: Path, flags: int = os.O_APPEND, *, mode: int = 0o600) -> BinaryIO:
+    """Open a file for writing; if it is new, only its owner can read it, or who `mode` allows. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, mode), "wb")
 
 
 def set_default_mode(files: Iterable[Path]) -> None:

@@ -184,8 +184,6 @@ class Sessions:
             return None
         session.ended = True
         del self._open[session.cookie]
-        if session.named:  # the request that opened it may arrive twice
-            self.forbid(session.id)
         if session.setup is not None:
             session.setup.cancel()
         elif type(session.episode).close is Environment.close and not session.turn.locked():
@@ -200,16 +198,17 @@ class Sessions:
     async def close_for(self, call: RawRequest) -> None:
         """End the session that the call's cookie identifies.
 
-        Without a cookie, end the session with the id that the agent chose, even if it is not open yet.
+        Without a cookie, end the session with the id that the agent chose, even if it is opened later: the agent has
+        had no response to the request that opens it, which may be late or arrive twice.
         """
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in call.headers.get(b"cookie", b""):
             if (found := self._find_among(call)) is not None:
                 await self.close(found)
-        elif (named := self.named(name)) is not None:
-            await self.close(named)
         elif _NAME.fullmatch(name):
             self.forbid(name)
+            if (named := self.named(name)) is not None:
+                await self.close(named)
 
     def named(self, name: str) -> OpenEpisode | None:
         """Return the open session with the id that its caller chose."""

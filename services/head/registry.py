@@ -117,6 +117,9 @@ class ServerRegistry:
             detail = f"instance {registration.instance!r} belongs to {member.spec.name!r}, not to {registration.name!r}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if member is None:
+            members = [one for one in self._members.values() if one.spec is spec]
+            for other in (one for one in members if one.url == registration.url):
+                self.remove(other.instance)  # its process has ended: another one listens at its address
             member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
         before = member.url, member.ready

@@ -96,7 +96,9 @@ class Head(Server):
         collection = call.record(Collection)
         known, most = (self._parts, MAX_PARTS) if collection.is_part else (self._collections, MAX_COLLECTIONS)
         before = known.pop(collection.output, None)
-        call.is_act = before is None or before.status.state != collection.status.state
+        state = collection.status.state
+        call.is_act = before is None or before.status.state != state
+        call.act_detail = {"output": collection.output, "state": state, "is_part": collection.is_part}
         known[collection.output] = collection
         if len(known) > most:
             del known[next(iter(known))]

@@ -449,7 +449,7 @@ class ServedChannel(FrameProtocol):
             self._shared.budget.run(self._cancel, number)
 
     def pause_writing(self) -> None:
-        """Called when the client reads too little of what is sent."""
+        """Called when the client reads too little of what is sent. Until it does, it cannot cancel requests, either."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:

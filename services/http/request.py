@@ -53,6 +53,8 @@ class RawRequest:
     """The query string, without the question mark."""
     is_act: bool = True
     """Whether the request to an audited route belongs in the log. Its handler says if it has changed nothing."""
+    act_detail: Json | None = None
+    """What the log says of it; default: the plain values of its query and body."""
 
     def header(self, name: bytes) -> str | None:
         """Return the value of the header with this lower-case name, or None if it is absent."""

@@ -32,6 +32,7 @@ class Trust:
         self._ca_files = list(ca_files)
         self._context: ssl.SSLContext | None = None
         self._state: _State = ()
+        self._unusable: _State = ()
 
     def add(self, ca_file: str) -> None:
         if ca_file not in self._ca_files:
@@ -45,12 +46,13 @@ class Trust:
         state = _state(self._ca_files)
         if self._context is None or state != self._state:
             try:
-                self._context = self._load()
+                self._context, self._state = self._load(), state
             except OSError as error:
                 if self._context is None:
                     raise
-                log.error("the former authorities stay: %s", error.strerror)
-            self._state = state
+                if state != self._unusable:
+                    log.error("the former authorities stay: %s", error.strerror)
+                self._unusable = state
         return self._context
 
     def _load(self) -> ssl.SSLContext:

@@ -410,7 +410,8 @@ class Server:
                 watcher.cancel()
             if route.audited and call.is_act and status not in (401, 403):
                 origin = origin_of(scope, has_token=bool(self.__token))
-                self.__audit.write(f"POST {route.path}", origin, _act_detail(call), status)
+                detail = _act_detail(call) if call.act_detail is None else call.act_detail
+                self.__audit.write(f"POST {route.path}", origin, detail, status)
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)

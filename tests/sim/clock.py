@@ -21,6 +21,7 @@ class SimClock:
     def __init__(self) -> None:
         self.loop: SimLoop | None = None
         self.rng = random.Random(0)
+        self._pids: dict[str, int] = {}
         self.real_s = time.perf_counter
 
     def install(self) -> None:
@@ -33,7 +34,7 @@ class SimClock:
             return self.rng.randbytes(size or 32)
 
         def pid() -> int:
-            return real_pid() if self.loop is None else 1000 + sum(PROCESS.get().encode())
+            return real_pid() if self.loop is None else self._pids.setdefault(PROCESS.get(), 1000 + len(self._pids))
 
         real_pid, real_localtime, real_strftime = os.getpid, time.localtime, time.strftime
         replaced: dict[Any, dict[str, Any]] = {
@@ -72,6 +73,7 @@ class SimClock:
 
     def start(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
+        self._pids.clear()
         self.rng = random.Random(f"ids {seed}")
         random.seed(seed)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="world")
 """Name of the simulated process that the running code belongs to."""
+MOST_IN_CALL = 100_000
+"""Steps of others while one process waits in a call. Most seeds have fewer in all."""
 START = 1_700_000_000.0
 """What the simulated calendar shows at the start, in Unix seconds."""
 
@@ -49,6 +51,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._number = 0
         self._dead: set[str] = set()
         self._frozen: dict[str, deque[asyncio.Handle]] = {}
+        self._stopped: set[str] = set()
+        """Those that are frozen until `thaw`, and not only for a call."""
         self._waiting = ""
         """The process that waits in a call, while others run."""
         self._on_step = on_step
@@ -72,6 +76,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def kill(self, process: str) -> None:
         """End a process as `kill -9` does: nothing of it runs again, not even its `finally` blocks."""
         self._dead.add(process)
+        self._stopped.discard(process)
         self._kept += [self._queues.pop(process, None), self._frozen.pop(process, None)]
 
     def is_dead(self, process: str) -> bool:
@@ -79,30 +84,42 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def freeze(self, process: str) -> None:
         """Stop a process as SIGSTOP does; what it has to do waits for `thaw`."""
-        if process not in self._dead and process not in self._frozen:
-            self._frozen[process] = self._queues.pop(process, deque())
+        if process not in self._dead:
+            self._stopped.add(process)
+            self._hold(process)
 
     def thaw(self, process: str) -> None:
-        if process != self._waiting and (queue := self._frozen.pop(process, None)):
+        self._stopped.discard(process)
+        self._release(process)
+
+    def _hold(self, process: str) -> None:
+        if process not in self._frozen:
+            self._frozen[process] = self._queues.pop(process, deque())
+
+    def _release(self, process: str) -> None:
+        is_held = process == self._waiting or process in self._stopped
+        if not is_held and (queue := self._frozen.pop(process, None)):
             self._queues[process] = queue
 
     def wait_in_call(self, process: str, seconds: float) -> None:
         """Let other processes run before the caller, a call of this process, goes on. Only one waits at a time."""
         if self._waiting or process in self._frozen:
             return
-        until, task = self._now + seconds, asyncio.current_task(self)
-        self.freeze(process)
+        until, task, most = self._now + seconds, asyncio.current_task(self), self.steps + MOST_IN_CALL
+        self._hold(process)
         self._waiting = process
         if task is not None:
             asyncio.tasks._leave_task(self, task)
         try:
-            while self._queues or self._next_timer() <= until:
+            while (self._queues or self._next_timer() <= until or process in self._stopped) and not self.errors:
                 self._run_once()
+                if self.steps > most:
+                    self.errors.append(f"others have not ended after {MOST_IN_CALL:,} steps while {process} waited")
         finally:
             if task is not None:
                 asyncio.tasks._enter_task(self, task)
             self._waiting = ""
-            self.thaw(process)
+            self._release(process)
         self._now = max(self._now, until)
 
     def unhandled(self) -> list[str]:

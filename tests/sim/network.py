@@ -76,6 +76,7 @@ class SimNetwork:
         """Base URL of a process that has died -> when."""
         self.patience_s = math.inf
         """How long after that others may call it: they have asked the head meanwhile."""
+        self._attempts = ATTEMPTS * (1 + (faults.duplicate > 0))
         self._asked: Counter[tuple[str, str, bytes]] = Counter()
         """Number of requests of each client for the same turn of an episode."""
         self.requests = 0
@@ -149,7 +150,7 @@ class SimNetwork:
         if base.startswith("http://engine"):
             turn = client, headers.get("x-session-id", ""), body
             self._asked[turn] += 1
-            if self._asked[turn] > ATTEMPTS * (1 + (self.faults.duplicate > 0)):
+            if self._asked[turn] > self._attempts:
                 self._loop.errors.append(f"{what} was sent {self._asked[turn]} times")
 
     def _arrive_late(self, client: str, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> None:

@@ -207,7 +207,7 @@ class Output:
         if is_last:
             command.abandoned.add(key)
         if row["duration_s"] > 2 * self._limits.rollout_timeout_s:
-            raise Broken(f"every attempt has not ended after {2 * self._limits.rollout_timeout_s} s: {row}")
+            raise Broken(f"an attempt has not ended after {2 * self._limits.rollout_timeout_s} s: {row}")
 
     def _check_status(self, process: str, path: Path) -> None:
         """A status says what is in the files, unless another program changes them, which is found a second later."""

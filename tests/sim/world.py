@@ -53,7 +53,8 @@ from tests.sim.network import Faults, SimNetwork, SimTransport, context_of
 from tests.sim.output import EDIT, Output, shard_of
 
 IDLE_S = 1000.0
-"""Virtual time after which nothing may be left of any episode: agents wait 900 s for a model, and idle limits are less.
+"""Virtual time after which nothing may be left of any episode: much longer than agents wait for a response, or sessions
+may be idle where agents cannot always close theirs.
 """
 LIMIT_S = 12 * 3600.0
 """Virtual time within which every collection must end."""
@@ -169,8 +170,9 @@ class Scenario:
     @property
     def idle_s(self) -> float:
         """Idle limit of sessions: out of reach where agents can always close theirs, so that one left open is seen."""
-        may_open_late = self.kills and self.faults.slow  # at a restarted server, which does not know that it was closed
-        return 60.0 if self.freezes or self.cuts or may_open_late else 2 * LIMIT_S
+        # A request that arrives twice, or at a server that was restarted, may open a session again that was closed.
+        is_opened_again = self.faults.duplicate or (self.kills and self.faults.slow)
+        return 60.0 if self.freezes or self.cuts or is_opened_again else 2 * LIMIT_S
 
     @property
     def is_calm(self) -> bool:
@@ -751,14 +753,17 @@ class World:
         if (collector := self._collectors.get(process)) is None:  # it does not handle signals yet
             self._died(process)
         else:
-            act = collector.drain if number == signal.SIGUSR1 else collector.cancel
+            act = partial(self._drain, process, collector) if number == signal.SIGUSR1 else collector.cancel
             self.loop.call_soon(act, context=context_of(process))
+
+    def _drain(self, process: str, collector: Collector | Collectors) -> None:
+        self.output.interrupted(process, collector.status.in_flight)
+        collector.drain()
 
     def _interrupt(self, process: str, collector: Collector | Collectors, collection: OpenCollection) -> None:
         """Ctrl-C, which lets what is in flight end; a second one does not."""
         self.log(f"Ctrl-C {process}")
-        self.output.interrupted(process, collection.progress.in_flight)
-        collector.drain()
+        self._drain(process, collector)
         if self.rng.random() < 0.5:
             self.loop.call_later(self.rng.expovariate(0.5), collector.cancel)
 

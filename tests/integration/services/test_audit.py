@@ -72,8 +72,8 @@ async def test_of_the_reports_to_the_head_those_that_only_count_on_are_not_recor
         assert (
             await send(transport, f"{stack.head_url}/register", loading.model_dump(), headers=headers)
         ).status == 200
-        acts = [line["act"] for line in lines(stack.folder.logs)[before:]]
-    assert acts == ["POST /collection"] * 2
+        acts = [(line["act"], line["detail"]["state"]) for line in lines(stack.folder.logs)[before:]]
+    assert acts == [("POST /collection", "running"), ("POST /collection", "complete")]
 
 
 @pytest.mark.parametrize("plane", ["", "control"])

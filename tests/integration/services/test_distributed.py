@@ -165,7 +165,7 @@ def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None
     registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance, time in (("silent", 0.0), ("alive", 8.0), ("new", 11.0)):
         now[0] = time
-        registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
+        registry.register(Registration(name=AGENT, instance=instance, url=f"http://{instance}:1", pid=1, ready=True))
     assert [instance.process_name for instance in registry.instances() if instance.server_name == AGENT] == [
         "alive",
         "new",
@@ -176,11 +176,19 @@ def test_an_external_instance_that_was_replaced_at_once_is_removed_after_a_minut
     now = [0.0]
     registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance in ("killed", "new"):
-        registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
+        registry.register(Registration(name=AGENT, instance=instance, url=f"http://{instance}:1", pid=1, ready=True))
     now[0] = 61.0
     registry.record_heartbeat(Heartbeat(instance="new", requests=0, in_flight=0, sessions=0))
     (left,) = (one for one in registry.instances() if one.server_name == AGENT)
     assert (left.process_name, left.status) == ("new", "success")
+
+
+def test_an_external_instance_is_replaced_at_once_by_another_one_at_its_address() -> None:
+    registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: 0.0)
+    for instance, is_ready in (("killed", True), ("new", False)):
+        registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=is_ready))
+    assert [one.process_name for one in registry.instances() if one.server_name == AGENT] == ["new"]
+    assert registry.directory().servers[AGENT] == []
 
 
 @pytest.mark.parametrize(("ready", "silent_s", "status"), [(True, 59.0, "timeout"), (False, 599.0, "starting")])

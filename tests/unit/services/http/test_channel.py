@@ -353,9 +353,10 @@ async def test_a_process_does_other_work_between_the_calls_that_fail_as_a_connec
         await until(lambda: len(handlers.begun) == len(calls))
         channel.abort()
         ended = [(0, 0)]
-        while ended[-1] != (len(calls), len(calls)):
-            ended.append((sum(call.done() for call in calls), len(handlers.cancelled)))
-            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while ended[-1] != (len(calls), len(calls)):
+                ended.append((sum(call.done() for call in calls), len(handlers.cancelled)))
+                await asyncio.sleep(0)
     assert max(now - before for side in zip(*ended, strict=True) for before, now in pairwise(side)) <= PER_ITERATION
 
 
@@ -371,9 +372,7 @@ async def test_a_server_reads_no_more_requests_of_a_client_that_does_not_read_it
         (channel,) = (one for one in connections if isinstance(one, ServedChannel))
         await until(lambda: not channel._transport.is_reading())
         writer.write(requests[0])
-        received = 0
-        while received < len(requests) * MEGA:
-            received += len(await reader.read(1 << 20))
+        await reader.readexactly(len(requests) * MEGA)
         assert channel._transport.is_reading()
         writer.close()
 

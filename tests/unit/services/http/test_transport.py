@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import FailureKind
+from rollyard.services.http import connection_pool
+from rollyard.services.http.connection_pool import HttpLimits, ResponseReader
 from rollyard.services.http.request import Receive, Scope, Send
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, unused_url
@@ -51,13 +53,23 @@ async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(
 
 
 @pytest.mark.parametrize("response", [None, b"this is not HTTP\r\n\r\n"])
-async def test_a_failure_and_its_connection_are_freed_without_a_garbage_collection(response: bytes | None) -> None:
+async def test_a_failure_and_its_connection_are_freed_without_a_garbage_collection(
+    response: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[object]] = []
+
+    class Recorded(ResponseReader):
+        def __init__(self, limits: HttpLimits) -> None:
+            super().__init__(limits)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(connection_pool, "ResponseReader", Recorded)
     async with peer(response) as other, http_transport() as transport:
         gc.disable()
         try:
-            failure = weakref.ref(await failure_of(send(transport, other.url + "/x")))
-            readers = [weakref.ref(connection._reader) for connection in transport._pool._open]
-            await until(lambda: failure() is None and not any(one() for one in readers), "they are freed")
+            made.append(weakref.ref(await failure_of(send(transport, other.url + "/x"))))
+            await until(lambda: not any(one() for one in made), "they are freed")
+            assert len(made) == 2
         finally:
             gc.enable()
 
