@@ -262,7 +262,7 @@ class World:
         """Process on the host of the collectors -> how it ended."""
         self._parts: defaultdict[str, list[str]] = defaultdict(list)
         """Process -> the processes that it has started, which die with it."""
-        self._collectors: dict[str, Collector] = {}
+        self._collectors: dict[str, tuple[Collector, OpenCollection]] = {}
         engines = [f"engine-{number}" for number in range(self.scenario.engines)]
         self._engines = [Engine(name, random.Random(f"{name} {seed}"), self.scenario.engine) for name in engines]
         self._is_whole = asyncio.Event()
@@ -727,7 +727,7 @@ class World:
 
             async def watch(collector: Collector | Collectors) -> State:
                 if isinstance(collector, Collector):
-                    self._collectors[process] = collector
+                    self._collectors[process] = collector, collection
                 mean_s = self.scenario.interrupts
                 if merges and mean_s and self._may_disturb():
                     delay_s = self.rng.expovariate(1.0 / mean_s)
@@ -750,20 +750,20 @@ class World:
         return _Part(self, process, end)
 
     def send(self, process: str, number: signal.Signals) -> None:
-        if (collector := self._collectors.get(process)) is None:  # it does not handle signals yet
+        if (found := self._collectors.get(process)) is None:  # it does not handle signals yet
             self._died(process)
         else:
-            act = partial(self._drain, process, collector) if number == signal.SIGUSR1 else collector.cancel
+            act = partial(self._drain, process, *found) if number == signal.SIGUSR1 else found[0].cancel
             self.loop.call_soon(act, context=context_of(process))
 
-    def _drain(self, process: str, collector: Collector | Collectors) -> None:
-        self.output.interrupted(process, collector.status.in_flight)
+    def _drain(self, process: str, collector: Collector | Collectors, collection: OpenCollection) -> None:
+        self.output.interrupted(process, collection.progress.in_flight)
         collector.drain()
 
     def _interrupt(self, process: str, collector: Collector | Collectors, collection: OpenCollection) -> None:
         """Ctrl-C, which lets what is in flight end; a second one does not."""
         self.log(f"Ctrl-C {process}")
-        self._drain(process, collector)
+        self._drain(process, collector, collection)
         if self.rng.random() < 0.5:
             self.loop.call_later(self.rng.expovariate(0.5), collector.cancel)
 
