@@ -45,7 +45,7 @@ from tests.faults.chaos.workspace import HERE, Run, Workspace, get, read_lines
 from tests.support.waiting import deadline_s, until
 
 ROWS = HERE / "resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
-COPIES, REPEATS = 20, 256
+COPIES, REPEATS = 20, 1024
 METRICS_WITHIN_S = 2.0
 MAX_LATE = 0.001
 """Share of the `/metrics` requests that may take longer."""
@@ -274,7 +274,7 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}; busy processes: {options.busy}")
         print(f"killed: {dict(kills.count)}")
         merge = await workspace.start("ng_merge", str(output))
-        if status := await merge.exit_status():
+        if (status := await merge.exit_status()) > 1:  # 1: rollouts are missing
             broken.append(f"ng_merge ended with {status}: {merge.output[-1500:]}")
         else:
             broken += check_files(output, faults.get("hang", 0), kills.spans)
