@@ -343,6 +343,9 @@ class World:
             faults.result()
         if self.scenario.power:
             await self._lose_power()
+        for (name, index), process in [*self._slots.items()]:
+            if process not in self.servers:  # the faults have ended between its death and its return
+                await self._replace(name, index, process)
         await self._last_jobs()  # an operator may repeat a command that is complete
         await self._check_servers()
 
@@ -824,9 +827,6 @@ class World:
         self._mend()
         for process in self.servers:
             self.loop.thaw(process)
-        for (name, index), process in self._slots.items():
-            if process not in self.servers:
-                await self._replace(name, index, process)
         until = self.loop.time() + IDLE_S
         while left := self._left():
             if self.loop.time() > until:
